@@ -1,0 +1,95 @@
+"""The inner loop, written once: climb a per-example objective near x. Every attack and defense here runs it.
+
+No noise and no pull: projected gradient ascent (PGD). Noise and pull: ATENT's Langevin chain. Another objective:
+another method.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from atent.errors import UserError
+from atent.fields import Direction, Projection, Pull, Start
+from atent.threat import Threat
+
+Objective = Callable[[Tensor], Tensor]
+
+
+def ascend(
+    objective: Objective,
+    x: Tensor,
+    threat: Threat,
+    *,
+    steps: int,
+    step: float | None = None,
+    reach: float = 2.5,
+    start: Start = "uniform",
+    noise: float = 0.0,
+    pull: Pull = 0.0,
+    direction: Direction = "steepest",
+    project: Projection = "every",
+    generator: torch.Generator,
+) -> Iterator[Tensor]:
+    """Yield the points x'_1 .. x'_K of the chain (K = `steps`), each detached:
+
+        x'_{k+1} = clamp(x'_k + step (d(g_k) + pull (x - x'_k)) + sqrt(2 step) noise N(0, I)),   g_k = grad objective
+
+    d is the threat's steepest direction, or the raw gradient. Without a `step`, step = reach * eps / steps.
+    The clamp is to the pixel box; the total displacement x' - x is projected to the ball at the last step, at every
+    step, or never. Points of a chain that is not projected may leave the ball; an eps of 0 yields x.
+
+    A taker that back-propagates through a yielded point (after `point.requires_grad_()`) has thereby computed its
+    gradient up to a positive factor; the steepest direction does not depend on that factor, and the chain uses it
+    instead of running a second pass.
+    """
+    size = step_size(threat, steps, step, reach)
+    pulled = auto_pull(threat.eps, steps, size) if pull == "auto" else pull
+    spread = math.sqrt(2 * size) * noise
+    point = threat.sample(x, generator, start)
+    for k in range(1, steps + 1):
+        if threat.eps > 0:
+            gradient = input_gradient(objective, point) if point.grad is None else point.grad
+            move = threat.steepest(gradient) if direction == "steepest" else gradient
+            previous, point = point.detach(), point.detach() + size * move
+            if pulled:
+                point += (size * pulled) * (x - previous)
+            if spread:
+                point += spread * torch.empty_like(x).normal_(generator=generator)
+            inside = project == "every" or (project == "last" and k == steps)
+            point = threat.project(point, x) if inside else threat.clamp(point)
+        yield point
+
+
+def input_gradient(objective: Objective, point: Tensor) -> Tensor:
+    """The gradient of the summed objective at each example: independent of the batch size."""
+    with torch.enable_grad():
+        point = point.detach().requires_grad_()
+        return torch.autograd.grad(objective(point).sum(), point)[0]
+
+
+def step_size(threat: Threat, steps: int, step: float | None, reach: float) -> float:
+    """The step given, or the one with which `steps` of them travel `reach` radii."""
+    return reach * threat.eps / steps if step is None else step
+
+
+def radius_after(pull: float, steps: int, step: float) -> float:
+    """How far K unit steps go against the pull: (1 - (1 - step pull)^K) / pull, from x, with no noise and no box."""
+    return steps * step if pull == 0 else (1 - (1 - step * pull) ** steps) / pull
+
+
+def auto_pull(eps: float, steps: int, step: float) -> float:
+    """The pull with which a chain of constant direction ends at radius eps; it exists if step <= eps <= K step."""
+    if eps == 0:
+        return 0.0
+    if not step * (1 - 1e-9) <= eps <= steps * step * (1 + 1e-9):
+        raise UserError(
+            f"pull 'auto' needs step <= eps <= steps * step, but step = {step:.6g}, eps = {eps:.6g}, steps * step = "
+            f"{steps * step:.6g}; change step or steps, or leave step out and set reach between 1 and steps"
+        )
+    low, high = 0.0, 1 / step  # the radius falls from K step to step between these two
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if radius_after(middle, steps, step) > eps else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,54 @@
+"""Projected gradient descent, the standard attack."""
+
+from collections import deque
+
+import torch
+from torch import Tensor, nn
+
+from atent.ascent import ascend
+from atent.attacks.protocol import until_broken
+from atent.fields import Count, Size, Start, method
+from atent.losses import LOSSES, LossName
+from atent.threat import Threat
+
+
+@method
+class Pgd:
+    """PGD: `steps` projected ascent steps on the loss from each of `restarts` random starts.
+
+        x'_{k+1} = P(x'_k + step d(grad loss)),   step = reach * eps / steps unless given
+
+    Madry et al. 2018, https://arxiv.org/abs/1706.06083. PGD-N in our tables: 2.5 eps / N a step, one uniform start,
+    cross-entropy, network in eval mode; PGD-NxR: an example is robust only if all R restarts fail on it.
+    """
+
+    steps: Count = 40
+    restarts: Count = 1
+    step: Size | None = None
+    reach: Size = 2.5
+    start: Start = "uniform"
+    loss: LossName = "cross-entropy"
+
+    @property
+    def label(self) -> str:
+        times = f"x{self.restarts}" if self.restarts > 1 else ""
+        loss = "" if self.loss == "cross-entropy" else f" {self.loss}"
+        return f"PGD-{self.steps}{times}{loss}" + (f" (step {self.step:g})" if self.step is not None else "")
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+        loss = LOSSES[self.loss]
+
+        def attempt(x: Tensor, y: Tensor) -> Tensor:
+            points = ascend(
+                lambda point: loss(model(point), y),
+                x,
+                threat,
+                steps=self.steps,
+                step=self.step,
+                reach=self.reach,
+                start=self.start,
+                generator=generator,
+            )
+            return deque(points, maxlen=1).pop()
+
+        return until_broken(model, x, y, self.restarts, attempt)

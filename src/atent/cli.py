@@ -1,0 +1,285 @@
+"""The command line. Heavy imports wait until a command needs them: `atent --help` answers at once."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from atent import __version__
+from atent.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from atent.report import Result
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train image classifiers that stay right when the input is attacked.\n\n"
+    "Start with: atent train demo, then atent attack runs/demo.",
+)
+
+DataDir = Annotated[
+    Optional[Path],
+    typer.Option(help="Folder that holds the data set, or a folder named after it. Default: $ATENT_DATA or the cache."),
+]
+DataName = Annotated[Optional[str], typer.Option("--data", help="Data set (atent list data).")]
+ModelName = Annotated[
+    Optional[str], typer.Option("--model", help="Network (atent list models) or your own package.module:function.")
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
+Threads = Annotated[Optional[int], typer.Option(help="CPU threads. Default: all cores.")]
+Settings = Annotated[
+    Optional[list[str]],
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value, e.g. epochs=2 or defense.steps=5. Repeatable."),
+]
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (atent list recipes) or the path of a .toml file.")],
+    out: Annotated[Optional[Path], typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
+    data: DataName = None,
+    data_dir: DataDir = None,
+    model: ModelName = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    settings: Settings = None,
+) -> None:
+    """Train a network by a recipe. The same command again goes on where it stopped.
+
+    Writes recipe, environment, a log line per epoch and two checkpoints: best.safetensors has the weights of the
+    epoch with the highest robust accuracy on held-out images, last.safetensors the state to go on from.
+    """
+    from atent.machine import pick_device, prepare
+    from atent.recipe import load_recipe, parse_setting
+    from atent.train import fit
+
+    named = {"data": data, "model": model}
+    changes = dict(map(parse_setting, settings or [])) | {key: value for key, value in named.items() if value}
+    chosen = load_recipe(recipe, changes)
+    folder = out or Path("runs") / Path(recipe).stem
+    prepare(threads)
+    run = fit(chosen, folder, data_dir=data_dir, device=pick_device(device))
+    history = run.history()
+    best = next(row for row in reversed(history) if row["best"])
+    _print_training(str(folder), best, len(history), chosen.threat, chosen.make_monitor().label)
+
+
+def _print_training(folder: str, best: dict[str, Any], epochs: int, threat: str, monitor: str) -> None:
+    from atent.evaluate import rate_of
+
+    if "clean" in best:
+        count = best["examples"]
+        rows = [["clean", str(rate_of(best["clean"], count))], [f"{monitor} {threat}", str(rate_of(best["robust"], count))]]
+        _table(f"{folder}: epoch {best['epoch']} of {epochs}, {count} held-out images", ["", "accuracy % [95 %]"], rows)
+    print(f"Weights: {folder}/best.safetensors. Next: atent attack {folder}")
+
+
+@app.command()
+def attack(
+    target: Annotated[Path, typer.Argument(help="A run folder, or a weights file (.safetensors, .pt) with --model.")],
+    attack: Annotated[str, typer.Option(help="Attack (atent list attacks) or your own package.module:Name.")] = "pgd",
+    settings: Settings = None,
+    threat: Annotated[
+        Optional[str], typer.Option(help="Such as linf:0.3, linf:8/255 or l2:0.5. Default: the recipe's.")
+    ] = None,
+    examples: Annotated[Optional[int], typer.Option(help="Attack the first N test images. Default: all.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the attack's random starts.")] = 0,
+    out: Annotated[Optional[Path], typer.Option(help="Folder for the rows. Default: the run's, or runs/FILE.")] = None,
+    data: DataName = None,
+    data_dir: DataDir = None,
+    model: ModelName = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> None:
+    """Attack a network on the test images: one row per image, accuracies with 95 % intervals.
+
+    Rows are written as they come; killed and run again, the same command goes on. --set gives the attack's own
+    fields: atent attack runs/demo --set steps=40 --set restarts=10.
+    """
+    from atent.attacks import ATTACKS
+    from atent.machine import prepare
+    from atent.recipe import parse_setting
+    from atent.tables import make
+
+    chosen = make(ATTACKS, {"name": attack, **dict(map(parse_setting, settings or []))}, "attack", "--set")
+    prepare(threads)
+    folder = _attack(target, chosen, attack, threat, examples, seed, out, data, data_dir, model, device)
+    show([str(folder)])
+
+
+def _attack(
+    target: Path,
+    chosen: Any,
+    name: str,
+    threat_text: str | None,
+    examples: int | None,
+    seed: int,
+    out: Path | None,
+    data: str | None,
+    data_dir: Path | None,
+    model_name: str | None,
+    device_name: str,
+) -> Path:
+    import dataclasses
+
+    import torch
+
+    from atent.data import load
+    from atent.evaluate import attack_file, attack_images, attack_to_file, finished_rows
+    from atent.machine import pick_device
+    from atent.progress import progress
+    from atent.recipe import build_model
+    from atent.runs import Run, load_weights
+    from atent.threat import Threat
+
+    recipe = None
+    weights = target
+    if target.is_dir():
+        run = Run(target)
+        recipe, weights = run.recipe(), run.best
+        model_name, data, threat_text = model_name or recipe.model, data or recipe.data, threat_text or recipe.threat
+    for value, option in ((model_name, "--model"), (data, "--data"), (threat_text, "--threat")):
+        if value is None:
+            raise UserError(f"{target} is not a run folder, so {option} must be given")
+    assert model_name and data and threat_text
+    threat = Threat.parse(threat_text)
+    images = load(data, "test", data_dir)
+    if examples is not None and not 1 <= examples <= len(images):
+        raise UserError(f"--examples {examples}; allowed: 1 to {len(images)}")
+    images = images.take(slice(examples))
+    device = pick_device(device_name)
+    network = build_model(model_name, images.shape, data if recipe and recipe.standardize else None)
+    digest = load_weights(network, weights)
+    network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fields = dataclasses.asdict(chosen) if dataclasses.is_dataclass(chosen) else {}  # type: ignore[arg-type]
+    batch = 250
+    header = {
+        "label": getattr(chosen, "label", name),
+        "attack": {"name": name, **fields},
+        "threat": str(threat),
+        "data": data,
+        "split": "test",
+        "examples": len(images),
+        "seed": seed,
+        "batch": batch,
+        "model": model_name,
+        "weights": digest,
+    }
+    folder = out or (target if target.is_dir() else Path("runs") / target.stem)
+    path = attack_file(folder, header)
+    done = finished_rows(path, header, batch)
+    rows = attack_images(network, images, chosen, threat, seed=seed, batch=batch, skip=done, device=device)
+    with progress(f"{header['label']} {threat}", len(images), "images", done) as advance:
+        for count in attack_to_file(path, header, rows, len(images), done):
+            advance(count)
+    return folder
+
+
+@app.command()
+def show(
+    targets: Annotated[list[str], typer.Argument(help="Run folders, or one recipe's name or path.")],
+    markdown: Annotated[bool, typer.Option(help="Print the table of attacks in Markdown.")] = False,
+) -> None:
+    """Show what runs found under attack, side by side, or a recipe with every default written out."""
+    from atent.recipe import load_recipe, recipe_names
+    from atent.report import markdown as to_markdown
+    from atent.report import results
+
+    if len(targets) == 1 and (targets[0] in recipe_names() or targets[0].endswith(".toml")):
+        print(load_recipe(targets[0]).model_dump_json(indent=2))
+        return
+    folders = [Path(target) for target in targets]
+    for folder in folders:
+        if not folder.is_dir():
+            raise unknown("run folder or recipe", folder, recipe_names())
+    lines = [line for folder in folders for line in results(folder)]
+    if not lines:
+        raise UserError(f"no finished attack in {', '.join(targets)}; atent attack makes one")
+    if markdown:
+        print(to_markdown(lines))
+    else:
+        _print_results(lines)
+
+
+def _print_results(lines: "list[Result]") -> None:
+    rows = [
+        [line.run, line.data, line.threat, line.attack, f"{line.examples:,}", str(line.clean), str(line.robust)]
+        for line in lines
+    ]
+    _table(None, ["network", "data", "threat", "attack", "images", "clean % [95 %]", "robust % [95 %]"], rows)
+
+
+@app.command("list")
+def list_names(
+    kind: Annotated[Optional[str], typer.Argument(help="recipes, models, defenses, attacks or data. Default: all.")] = None,
+) -> None:
+    """List recipes, models, defenses, attacks and data sets, a line each."""
+    from atent.attacks import ATTACKS
+    from atent.data import SOURCES
+    from atent.defenses import DEFENSES
+    from atent.models import MODELS
+    from atent.recipe import RECIPES, recipe_names
+
+    def headline(thing: object) -> str:
+        return (thing.__doc__ or "").strip().splitlines()[0] if isinstance(thing, type) and thing.__doc__ else ""
+
+    kinds = {
+        "recipes": {
+            name: (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+            for name in recipe_names()
+        },
+        "models": {name: headline(build) for name, build in MODELS.items()},
+        "defenses": {name: headline(build) for name, build in DEFENSES.items()},
+        "attacks": {name: headline(build) for name, build in ATTACKS.items()},
+        "data": {name: f"{len(source.classes)} classes" for name, source in SOURCES.items()},
+    }
+    if kind is not None and kind not in kinds:
+        raise unknown("kind", kind, kinds)
+    for title in [kind] if kind else kinds:
+        print(f"{title}:")
+        for name, words in kinds[title].items():
+            print(f"  {name:24}{words}".rstrip())
+
+
+def _table(title: str | None, columns: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right" if "%" in column or column == "images" else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table, width=None if console.is_terminal else 140)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command; a user's error is one line and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:
+        code = getattr(error, "code", None)
+        if type(error).__name__ != "Interrupted" or code is None:
+            raise
+        print(f"{error}; saved. The same command goes on from here.", file=sys.stderr)
+        sys.exit(code)

@@ -1,0 +1,52 @@
+"""Adversarial training on the last point of PGD."""
+
+from collections import deque
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from atent.ascent import ascend
+from atent.borrow import borrowed
+from atent.defenses.protocol import Term
+from atent.fields import Count, Mode, Size, Start, method
+from atent.losses import cross_entropy
+from atent.threat import Threat
+
+
+@method
+class PgdAt:
+    """PGD adversarial training: cross-entropy at the worst point that PGD finds.
+
+        loss = CE(f(x'_K), y),   x'_{k+1} = P(x'_k + step d(grad CE))
+
+    Madry et al. 2018, https://arxiv.org/abs/1706.06083, with a random start. Differs from the authors' code in: the
+    network is in eval mode while the points are sought (`mode="train"` for theirs).
+    """
+
+    steps: Count = 10
+    step: Size | None = None
+    reach: Size = 2.5
+    start: Start = "uniform"
+    mode: Mode = "eval"
+
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+    ) -> Iterator[Term]:
+        def objective(point: Tensor) -> Tensor:
+            with borrowed(model, training=self.mode == "train"):
+                return cross_entropy(model(point), y)
+
+        points = ascend(
+            objective,
+            x,
+            threat,
+            steps=self.steps,
+            step=self.step,
+            reach=self.reach,
+            start=self.start,
+            generator=generator,
+        )
+        x_adv = deque(points, maxlen=1).pop()
+        logits = model(x_adv)
+        yield Term(cross_entropy(logits, y), logits, x_adv)

@@ -1,0 +1,30 @@
+"""Training on the images as they are."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from atent.defenses.protocol import Term
+from atent.fields import method
+from atent.losses import cross_entropy
+from atent.threat import Threat
+
+
+@method
+class Standard:
+    """No defense: cross-entropy at x. The yardstick of clean accuracy.
+
+    loss = CE(f(x), y)
+    """
+
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        threat: Threat,  # noqa: ARG002 (the protocol's)
+        generator: torch.Generator,  # noqa: ARG002
+    ) -> Iterator[Term]:
+        logits = model(x)
+        yield Term(cross_entropy(logits, y), logits, x)

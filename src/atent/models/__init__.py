@@ -1,0 +1,25 @@
+"""The paper's networks: `MODELS[name](shape)` builds one with random weights."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from atent.models.lenet5 import LeNet5
+from atent.models.resnet import ResNet
+from atent.models.shape import Shape
+from atent.models.small_cnn import SmallCnn
+from atent.models.standardize import Standardize
+from atent.models.wide_resnet import WideResNet
+
+MODELS: dict[str, Callable[[Shape], nn.Module]] = {
+    "small-cnn": SmallCnn,
+    "lenet5": LeNet5,
+    "resnet-20": lambda shape: ResNet(shape, (3, 3, 3), width=16, padded=True),
+    "resnet-110": lambda shape: ResNet(shape, (18, 18, 18), width=16, padded=True),
+    "resnet-18": lambda shape: ResNet(shape, (2, 2, 2, 2), width=64, padded=False),
+    "wrn-28-4": lambda shape: WideResNet(shape, 28, 4),
+    "wrn-28-10": lambda shape: WideResNet(shape, 28, 10),
+    "wrn-34-10": lambda shape: WideResNet(shape, 34, 10),
+}
+
+__all__ = ["MODELS", "LeNet5", "ResNet", "Shape", "SmallCnn", "Standardize", "WideResNet"]

@@ -1,0 +1,70 @@
+"""Progress for people: a bar with rate and time left on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+SECONDS_BETWEEN_LINES = 15.0
+
+
+class Advance(Protocol):
+    """Called with how much is done and a few words about it."""
+
+    def __call__(self, done: int, words: str = "") -> None: ...
+
+
+@contextmanager
+def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
+    """Show how work of `total` units goes on, on standard error; yields the function to call with what is done."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with _bar(console, unit) as bar:
+            task = bar.add_task(label, total=total, completed=done, words="", rate="")
+            clock = _Clock(done, total)
+
+            def advance(done: int, words: str = "") -> None:
+                bar.update(task, completed=done, words=words, rate=f"{clock.rate(done):.1f} {unit}/s")
+
+            yield advance
+    else:
+        yield _Lines(label, total, unit, done)
+
+
+def _bar(console: Console, unit: str) -> Progress:
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), unit, "{task.fields[rate]}", TimeRemainingColumn())
+    made = [column if not isinstance(column, str) else TextColumn(column) for column in columns]
+    return Progress(*made, TextColumn("left {task.fields[words]}"), console=console, speed_estimate_period=60)
+
+
+class _Clock:
+    """The rate since this process began, not since the work did: resumed work was not done now."""
+
+    def __init__(self, done: int, total: int) -> None:
+        self.began, self.start, self.total = time.monotonic(), done, total
+
+    def rate(self, done: int) -> float:
+        return (done - self.start) / max(time.monotonic() - self.began, 1e-9)
+
+    def left(self, done: int) -> str:
+        rate = self.rate(done)
+        seconds = int((self.total - done) / rate) if rate > 0 else 0
+        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+class _Lines:
+    def __init__(self, label: str, total: int, unit: str, done: int) -> None:
+        self.label, self.total, self.unit = label, total, unit
+        self.clock = _Clock(done, total)
+        self.next = time.monotonic() + SECONDS_BETWEEN_LINES
+
+    def __call__(self, done: int, words: str = "") -> None:
+        if time.monotonic() < self.next and done < self.total:
+            return
+        self.next = time.monotonic() + SECONDS_BETWEEN_LINES
+        speed = f"{self.clock.rate(done):.1f} {self.unit}/s, {self.clock.left(done)} left"
+        print(f"{self.label}: {done}/{self.total} {self.unit}, {speed}{words and '  ' + words}", file=sys.stderr, flush=True)

@@ -1,0 +1,151 @@
+"""A recipe is everything that decides a training's result. It is a TOML file, a name of ours, or a Python object."""
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from torch import nn
+
+from atent.attacks import ATTACKS, Attack
+from atent.data import SOURCES, Augmentation
+from atent.defenses import DEFENSES, Defense
+from atent.errors import UserError, unknown
+from atent.fields import Count
+from atent.models import MODELS, Shape, Standardize
+from atent.optim import Optimizer, Schedule
+from atent.tables import explain, field_names, look_up, make
+from atent.threat import Threat
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+class Recipe(BaseModel):
+    """Data, network, threat, method and schedule of one training. Tables `defense` and `monitor` name a method."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: str
+    model: str
+    threat: str
+    epochs: Count
+    batch: Count = 128
+    seed: int = 0
+    validation: Annotated[int, Field(ge=0)] = 5000
+    augment: Augmentation = "none"
+    standardize: bool = False
+    averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    defense: dict[str, Any]
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    monitor: dict[str, Any] = {"name": "pgd", "steps": 20}
+    monitor_examples: Count = 1000
+
+    @field_validator("threat", mode="after")
+    @classmethod
+    def _parsed(cls, text: str) -> str:
+        Threat.parse(text)
+        return text
+
+    @field_validator("defense", mode="after")
+    @classmethod
+    def _defense(cls, table: dict[str, Any]) -> dict[str, Any]:
+        return _written_out(table, make(DEFENSES, table, "defense"))
+
+    @field_validator("monitor", mode="after")
+    @classmethod
+    def _monitor(cls, table: dict[str, Any]) -> dict[str, Any]:
+        return _written_out(table, make(ATTACKS, table, "monitor attack"))
+
+    def make_threat(self) -> Threat:
+        return Threat.parse(self.threat)
+
+    def make_defense(self) -> Defense:
+        defense: Defense = make(DEFENSES, self.defense, "defense")
+        return defense
+
+    def make_monitor(self) -> Attack:
+        attack: Attack = make(ATTACKS, self.monitor, "monitor attack")
+        return attack
+
+    def make_model(self, shape: Shape) -> nn.Module:
+        return build_model(self.model, shape, self.data if self.standardize else None)
+
+
+def _written_out(table: Mapping[str, Any], method: object) -> dict[str, Any]:
+    """A method's table with every default in it (fields of a user's own class, if it is a dataclass, too)."""
+    fields = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}  # type: ignore[arg-type]
+    return {**table, **fields}
+
+
+def build_model(name: str, shape: Shape, standardize_for: str | None = None) -> nn.Module:
+    """A network by its name, or a user's `package.module:function` of the shape; optionally standardizing first."""
+    network = look_up(MODELS, name, "model")(shape)
+    if not isinstance(network, nn.Module):
+        raise UserError(f"model {name!r} returned {type(network).__name__}; expected a torch.nn.Module")
+    if standardize_for is None:
+        return network
+    source = SOURCES[standardize_for]
+    return nn.Sequential(Standardize(source.mean, source.std), network)
+
+
+def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """Read a recipe by our name for it or by its path, with dotted keys replaced: `{"defense.steps": 5}`."""
+    path = Path(name)
+    if path.suffix != ".toml":
+        path = RECIPES / f"{name}.toml"
+        if not path.is_file():
+            raise unknown("recipe", name, [*recipe_names(), "a path ending in .toml"])
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"recipe {name}: {error}") from None
+    for key, value in (overrides or {}).items():
+        _replace(table, key, value)
+    return parse_recipe(table, f"recipe {name}")
+
+
+def parse_recipe(table: Mapping[str, Any], where: str) -> Recipe:
+    """Check a table; the first mistake is told in one line."""
+    for part, build in ((table, Recipe), (table.get("optimizer"), Optimizer), (table.get("schedule"), Schedule)):
+        for key in part if isinstance(part, Mapping) else ():
+            if key not in field_names(build):
+                raise unknown(f"{build.__name__.lower()} key", key, field_names(build), where)
+    try:
+        return Recipe.model_validate(table)
+    except ValidationError as error:
+        raise UserError(explain(error, where)) from None
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`defense.steps=5` as a key and a TOML value; what is not TOML is a string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set {text!r}; allowed: key=value such as epochs=2 or defense.steps=5")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()
+
+
+def _replace(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key; a new method name drops the fields of the old method."""
+    *parents, last = key.split(".")
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise UserError(f"--set {key}: {parent} is not a table")
+    if last == "name" and table.get("name") != value:
+        table.clear()
+    table[last] = value

@@ -1,0 +1,177 @@
+"""A run is a folder: recipe, environment, a log line per epoch, checkpoints, and a row per attacked example.
+
+Files are written aside and renamed, so a reader (or a kill) never sees half of one.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+from atent.errors import UserError, unknown
+from atent.recipe import Recipe, parse_recipe
+
+_INFO = "atent"  # the key of our JSON in a safetensors header
+_PART = "//"  # splits the part of a checkpoint from a tensor's name; weights themselves have no part
+
+
+@dataclass(frozen=True)
+class Run:
+    """The files of a training. `best` holds the weights to use, `last` the state to go on from."""
+
+    folder: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.folder / "recipe.json"
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "last.safetensors"
+
+    @property
+    def best(self) -> Path:
+        return self.folder / "best.safetensors"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "train.jsonl"
+
+    def recipe(self) -> Recipe:
+        return parse_recipe(read_json(self.recipe_file), str(self.recipe_file))
+
+    def begin(self, recipe: Recipe, environment: Mapping[str, object]) -> None:
+        """Make the folder, or check that it belongs to this very recipe."""
+        written = recipe.model_dump(mode="json")
+        if self.recipe_file.exists():
+            found = read_json(self.recipe_file)
+            different = sorted(key for key in written.keys() | found.keys() if written.get(key) != found.get(key))
+            if different:
+                raise UserError(
+                    f"{self.folder} holds a run of another recipe (different: {', '.join(different)}); "
+                    "give another --out, or remove that folder"
+                )
+            return
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make {self.folder}: {error.strerror}") from None
+        write_json(self.folder / "environment.json", environment)
+        write_json(self.recipe_file, written)
+
+    def history(self) -> list[dict[str, Any]]:
+        """The log's lines, one per finished epoch."""
+        return list(read_rows(self.log)) if self.log.exists() else []
+
+
+def write_aside(path: Path, content: bytes) -> None:
+    """Write a file under another name, make sure it is on the disk, and rename it."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Mapping[str, object]) -> None:
+    write_aside(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"cannot read {path}: not a JSON object")
+    return value
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    write_aside(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The complete lines of a JSONL file; a last line that a kill cut short is left out."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield json.loads(line)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], info: Mapping[str, object]) -> None:
+    """One safetensors file with our JSON in its header: tensors and what is said of them cannot come apart."""
+    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_aside(path, to_bytes(flat, metadata={_INFO: json.dumps(info)}))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            info = json.loads((file.metadata() or {}).get(_INFO, "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, info  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+
+
+def join_parts(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """{"": weights, "average": ...} as one flat table of tensors."""
+    return {f"{part}{_PART}{name}" if part else name: t for part, table in parts.items() for name, t in table.items()}
+
+
+def take_part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """The tensors of one part; the part "" is the weights."""
+    if part == "":
+        return {name: tensor for name, tensor in tensors.items() if _PART not in name}
+    start = part + _PART
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
+def load_weights(model: nn.Module, path: Path) -> str:
+    """Load a safetensors file, or a `.pt` state_dict (`weights_only`), into the model; return the weights' sha256."""
+    if path.suffix == ".safetensors":
+        weights = take_part(load_tensors(path)[0], "")
+    elif path.suffix in (".pt", ".pth"):
+        weights = _load_pickled(path)
+    else:
+        raise unknown("weights file", path, [".safetensors", ".pt", ".pth"])
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} does not fit the model: {reason[:300]}") from None
+    return weights_hash(model)
+
+
+def _load_pickled(path: Path) -> dict[str, Tensor]:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises pickle, runtime, zip and OS errors here
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"cannot read weights from {path}: {reason}") from None
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise UserError(f"{path} is not a state_dict: expected a table of tensors, found {type(found).__name__}")
+    return found
+
+
+def weights_hash(model: nn.Module) -> str:
+    """sha256 over the names and bytes of the weights and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,61 @@
+"""Tables of named things. A name with a colon, `package.module:Name`, is the user's own and is imported."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from atent.errors import UserError, unknown
+
+T = TypeVar("T")
+
+
+def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
+    """The entry called `name`, or the user's own object if the name has a colon."""
+    if ":" in name:
+        return import_object(name, kind)  # type: ignore[no-any-return]
+    if name not in table:
+        raise unknown(kind, name, [*table, "package.module:Name"])
+    return table[name]
+
+
+def import_object(name: str, kind: str) -> Any:
+    """Import `package.module:Name`."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"cannot import {kind} {name!r}: {error}; allowed: package.module:Name on the path") from None
+
+
+def make(table: Mapping[str, T], settings: Mapping[str, Any], kind: str, where: str = "") -> Any:
+    """Build a method from `{"name": ..., field: value, ...}`; a wrong field is refused with the list of right ones."""
+    if "name" not in settings:
+        raise UserError(f"{kind} without a name; known: {', '.join(sorted(table))}{where and f' ({where})'}")
+    fields = {key: value for key, value in settings.items() if key != "name"}
+    build: Any = look_up(table, str(settings["name"]), kind)
+    known = field_names(build)
+    for key in fields:
+        if known and key not in known:
+            raise unknown(f"{kind} field", key, known, where or str(settings["name"]))
+    try:
+        return build(**fields)
+    except ValidationError as error:
+        raise UserError(explain(error, where or f"{kind} {settings['name']}")) from None
+
+
+def field_names(build: object) -> list[str]:
+    """The fields of a dataclass or pydantic model; empty for anything else."""
+    return list(getattr(build, "__dataclass_fields__", None) or getattr(build, "model_fields", {}))
+
+
+def explain(error: ValidationError, where: str) -> str:
+    """Pydantic's first complaint as one line: the field, the value given, what is allowed, the place."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    # Parts such as "float" or "constrained-str" only name the branch of a union that was tried.
+    field = ".".join(str(part) for part in first["loc"][:2] if not str(part).startswith(("constrained", "literal")))
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return f"{where}: {field} is missing"
+    return f"{where}: {field} = {first['input']!r}: {message[:1].lower()}{message[1:]}"

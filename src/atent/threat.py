@@ -1,0 +1,112 @@
+"""How much an adversary may change an image: a norm ball around it, cut by the pixel box."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from atent.errors import UserError
+from atent.fields import Start
+
+NORMS = ("linf", "l2")
+
+
+@dataclass(frozen=True)
+class Threat:
+    """All images within `eps` of x in `norm` and inside `box`. `Threat.parse("linf:8/255")` reads one from text."""
+
+    norm: Literal["linf", "l2"]
+    eps: float
+    box: tuple[float, float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        if self.norm not in NORMS:
+            raise UserError(f"threat norm {self.norm!r}; allowed: {', '.join(NORMS)}")
+        if not (math.isfinite(self.eps) and self.eps >= 0):
+            raise UserError(f"threat eps {self.eps}; allowed: a finite number >= 0")
+
+    @classmethod
+    def parse(cls, text: str) -> "Threat":
+        """Read `linf:0.3`, `linf:8/255`, `l2:0.5`."""
+        norm, _, radius = text.partition(":")
+        try:
+            eps = float(Fraction(radius.strip())) if "/" in radius else float(radius)
+        except (ValueError, ZeroDivisionError):
+            raise UserError(f"threat {text!r}; allowed: NORM:EPS such as linf:0.3, linf:8/255 or l2:0.5") from None
+        if norm not in NORMS:
+            raise UserError(f"threat {text!r}: norm {norm!r}; allowed: {', '.join(NORMS)}")
+        return cls("linf" if norm == "linf" else "l2", eps)
+
+    def __str__(self) -> str:
+        return f"{self.norm}:{self.eps:.6g}"
+
+    def scaled(self, factor: float) -> "Threat":
+        """The same threat with `factor` times the radius (eps warm-up)."""
+        return Threat(self.norm, self.eps * factor, self.box)
+
+    def clamp(self, x: Tensor) -> Tensor:
+        """The nearest point of the pixel box."""
+        return x.clamp(*self.box)
+
+    def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """The nearest point of the ball around x, then of the box.
+
+        x lies in the box, so the second step moves every coordinate towards x and stays in the ball.
+        """
+        delta = x_adv - x
+        if self.norm == "linf":
+            delta = delta.clamp(-self.eps, self.eps)
+        else:
+            delta = delta * (self.eps / _norm(delta).clamp_min(1e-30)).clamp_max(1.0)
+        return self.clamp(x + delta)
+
+    def sample(self, x: Tensor, generator: torch.Generator, start: Start = "uniform") -> Tensor:
+        """A random point near x, inside the box.
+
+        uniform: uniform in the ball. corner: linf a random vertex, l2 a random point of the sphere.
+        gaussian: normal noise that reaches about the radius (linf: std eps/2; l2: std eps/sqrt(d), so the norm is
+        near eps), projected to the ball. center: x itself.
+        """
+        if start == "center" or self.eps == 0:
+            return self.clamp(x)
+        if self.norm == "linf":
+            if start == "gaussian":
+                return self.project(x + (self.eps / 2) * _normal(x, generator), x)
+            cube = torch.empty_like(x).uniform_(-1, 1, generator=generator)
+            return self.clamp(x + self.eps * (cube.sign() if start == "corner" else cube))
+        normal = _normal(x, generator)
+        dimension = x[0].numel()
+        if start == "gaussian":
+            return self.project(x + (self.eps / math.sqrt(dimension)) * normal, x)
+        sphere = self.eps * normal / _norm(normal)
+        if start == "corner":
+            return self.clamp(x + sphere)
+        uniform = torch.empty(len(x), *[1] * (x.dim() - 1), device=x.device, dtype=x.dtype)
+        radius = uniform.uniform_(0, 1, generator=generator) ** (1 / dimension)
+        return self.clamp(x + radius * sphere)
+
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """The direction of unit norm that ascends fastest: the sign (linf), the normalized gradient (l2); 0 for 0."""
+        if self.norm == "linf":
+            return gradient.sign()
+        # Divided by its largest entry first: the squares of gradients below 1e-19 would vanish in float32.
+        largest = gradient.abs().amax(tuple(range(1, gradient.dim())), keepdim=True)
+        scaled = gradient / torch.where(largest > 0, largest, torch.ones_like(largest))
+        return scaled / _norm(scaled).clamp_min(1e-30)
+
+    def size(self, delta: Tensor) -> Tensor:
+        """The norm of each example's perturbation, shape (n,)."""
+        flat = delta.flatten(1)
+        return flat.abs().amax(1) if self.norm == "linf" else torch.linalg.vector_norm(flat, dim=1)
+
+
+def _norm(delta: Tensor) -> Tensor:
+    """The l2 norm of each example, shaped to broadcast over it."""
+    return torch.linalg.vector_norm(delta, dim=tuple(range(1, delta.dim())), keepdim=True)
+
+
+def _normal(x: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.empty_like(x).normal_(generator=generator)
