@@ -171,6 +171,13 @@ def _mnist_like(
 
 DIGITS = tuple("0123456789")
 SOURCES: dict[str, Source] = {
+    "mnist-small": _mnist_like(
+        DIGITS,
+        0.1307,
+        0.3081,
+        images=("9f484b2233862355104d937104feba72", "1f443774e7b4ecd912fe34f30bda774b"),
+        labels=("914ce1bea93984b0d7f6acff85acdd83", "371e95c47744df5b9d47f13e64d2d7a9"),
+    ),
     "mnist": _mnist_like(
         DIGITS,
         0.1307,

@@ -107,7 +107,8 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"recipe {name}: {error}") from None
-    for key, value in (overrides or {}).items():
+    # Names first: a method named anew drops the old one's fields, but not those given with it.
+    for key, value in sorted((overrides or {}).items(), key=lambda item: not item[0].endswith(".name")):
         _replace(table, key, value)
     return parse_recipe(table, f"recipe {name}")
 

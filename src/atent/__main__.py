@@ -1,0 +1,5 @@
+"""`python -m atent` is `atent`."""
+
+from atent.cli import main
+
+main()

@@ -1,0 +1,22 @@
+import pytest
+from torch import nn
+
+from atent.borrow import borrowed
+from toys import small_network
+
+
+def flags(model: nn.Module) -> list[bool]:
+    return [module.training for module in model.modules()] + [p.requires_grad for p in model.parameters()]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_every_flag_comes_back_even_after_an_error(training: bool) -> None:
+    model = small_network().train()
+    model[1].eval()  # a frozen BatchNorm in a training network
+    next(model.parameters()).requires_grad_(False)
+    before = flags(model)
+    with pytest.raises(RuntimeError, match="boom"), borrowed(model, training):
+        assert all(module.training == training for module in model.modules())
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+        raise RuntimeError("boom")
+    assert flags(model) == before

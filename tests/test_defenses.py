@@ -1,0 +1,184 @@
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from atent.ascent import ascend
+from atent.defenses import DEFENSES, Atent, Defense, PgdAt, Term
+from atent.losses import cross_entropy
+from atent.threat import Threat
+from toys import THREATS, generator, small_batch, small_network
+
+defenses = pytest.mark.parametrize("build", DEFENSES.values(), ids=DEFENSES.keys())
+threats = pytest.mark.parametrize("threat", THREATS, ids=str)
+
+
+def gradients(defense: Defense, model: nn.Module, threat: Threat) -> list[Tensor]:
+    """The weight gradient of one batch, its terms back-propagated as they come."""
+    model.zero_grad()
+    torch.manual_seed(0)
+    for term in defense(model, *small_batch(), threat, generator()):
+        term.loss.mean().backward()
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+@threats
+@defenses
+def test_terms_are_finite_and_reach_every_parameter(build: Callable[..., Defense], threat: Threat) -> None:
+    model, (x, y) = small_network().train(), small_batch()
+    for term in build()(model, x, y, threat, generator()):
+        assert term.loss.shape == (len(x),)
+        assert term.loss.isfinite().all()
+        assert term.logits.shape == (len(x), 3)
+        assert term.x_adv.shape == x.shape
+        term.loss.mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert all(module.training for module in model.modules())
+
+
+@threats
+@defenses
+def test_same_generator_same_bits(build: Callable[..., Defense], threat: Threat) -> None:
+    one, two = (gradients(build(), small_network().train(), threat) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+@defenses
+def test_radius_zero_trains_at_x(build: Callable[..., Defense], norm: str) -> None:
+    model, (x, y) = small_network(dropout=0).eval(), small_batch()
+    terms = list(build()(model, x, y, Threat.parse(f"{norm}:0"), generator()))
+    assert all(torch.equal(term.x_adv, x) for term in terms)
+    share = sum(term.loss for term in terms) / cross_entropy(model(x), y)
+    torch.testing.assert_close(share, torch.ones(len(x)), atol=2e-3, rtol=0)  # ATENT's shares sum to .999
+
+
+@pytest.mark.parametrize(("defense", "moves"), [(PgdAt(steps=4), 1), (PgdAt(steps=4, mode="train"), 5)])
+def test_batchnorm_moves_once_a_full_pass_unless_the_chain_trains(defense: Defense, moves: int) -> None:
+    model = small_network().train()
+    gradients(defense, model, THREATS[0])
+    assert model[1].num_batches_tracked == moves
+
+
+@pytest.mark.parametrize(("mode", "moves"), [("eval", 3), ("train", 4 + 1)])
+def test_atents_batchnorm_moves_as_its_page_says(mode: str, moves: int) -> None:
+    """eval: once for each of the three samples that carry gradients. train: at x'_0 .. x'_4, none of them twice."""
+    model = small_network().train()
+    gradients(Atent(steps=4, mode=mode), model, THREATS[0])  # type: ignore[arg-type]
+    assert model[1].num_batches_tracked == moves
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@threats
+def test_atent_without_entropy_is_pgd_training_bit_for_bit(threat: Threat, mode: str) -> None:
+    plain = Atent(noise=0, pull=0, share=1, project="every", reach=2.5, mode=mode)  # type: ignore[arg-type]
+    pgd = PgdAt(reach=2.5, mode=mode)  # type: ignore[arg-type]
+    ours, theirs = (gradients(defense, small_network().train(), threat) for defense in (plain, pgd))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def straightforward(self: Atent, model: nn.Module, threat: Threat) -> list[Tensor]:
+    """Algorithms 1 and 2 of the paper as printed: the moving average of K losses, K graphs alive."""
+    x, y = small_batch()
+    points = ascend(
+        lambda point: cross_entropy(model(point), y),
+        x,
+        threat,
+        steps=self.steps,
+        reach=self.reach,
+        noise=self.noise,
+        pull=self.pull,
+        direction=self.direction,
+        project=self.project,
+        generator=generator(),
+    )
+    average = torch.zeros(len(x))
+    for point in list(points):
+        average = (1 - self.share) * average + self.share * cross_entropy(model(point), y)
+    return list(torch.autograd.grad(average.mean(), list(model.parameters())))
+
+
+@pytest.mark.parametrize("direction", ["steepest", "raw"])
+@pytest.mark.parametrize("pull", [0.0, "auto"])
+@threats
+def test_exact_mode_is_the_papers_moving_average(threat: Threat, pull: float | str, direction: str) -> None:
+    model = small_network(dropout=0).eval()
+    exact = Atent(steps=6, share=0.5, pull=pull, direction=direction, tolerance=0, mode="eval")  # type: ignore[arg-type]
+    for ours, theirs in zip(gradients(exact, model, threat), straightforward(exact, model, threat), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@threats
+def test_dropped_shares_change_the_gradient_by_no_more_than_their_sum(threat: Threat) -> None:
+    model = small_network(dropout=0).eval()
+    kept = Atent(steps=8)
+    dropped = sum(share for share in kept.shares() if share <= kept.tolerance)
+    assert 0 < dropped < 1.1e-3
+    short, exact = (gradients(Atent(steps=8, tolerance=tolerance), model, threat) for tolerance in (1e-3, 0))
+    error = torch.cat([(a - b).flatten() for a, b in zip(short, exact, strict=True)]).norm()
+    # Any single sample's gradient is about as long as the average's; ten times is a generous bound.
+    assert error <= 10 * dropped * torch.cat([b.flatten() for b in exact]).norm()
+    assert error > 0
+
+
+def test_shares_are_the_moving_average_unrolled() -> None:
+    average = [0.0] * 5
+    for k in range(5):
+        average = [0.1 * share for share in average]
+        average[k] += 0.9
+    assert Atent(steps=5).shares() == pytest.approx(average)
+    assert Atent(steps=5, share=1).shares() == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_only_one_graph_is_alive_whatever_the_chains_length(mode: str) -> None:
+    peaks = [peak_saved_elements(Atent(steps=steps, tolerance=0, mode=mode)) for steps in (5, 40)]  # type: ignore[arg-type]
+    assert peaks[0] == peaks[1] > 0
+
+
+def peak_saved_elements(defense: Defense) -> int:
+    """The most elements that autograd held at once during a training step."""
+    alive = peak = 0
+
+    class Saved:
+        def __init__(self, tensor: Tensor) -> None:
+            nonlocal alive, peak
+            self.tensor = tensor
+            alive += tensor.numel()
+            peak = max(peak, alive)
+            weakref.finalize(self, release, tensor.numel())
+
+    def release(count: int) -> None:
+        nonlocal alive
+        alive -= count
+
+    with torch.autograd.graph.saved_tensors_hooks(Saved, lambda saved: saved.tensor):
+        gradients(defense, small_network().train(), THREATS[0])
+    return peak
+
+
+def test_terms_may_be_collected_before_they_are_used() -> None:
+    """A user's loop may sum the terms first: more memory, the same gradient."""
+    model = small_network(dropout=0).eval()
+    x, y = small_batch()
+    defense = Atent(steps=4, share=0.5)
+    together = torch.stack([term.loss for term in defense(model, x, y, THREATS[0], generator())]).sum(0).mean()
+    summed = torch.autograd.grad(together, list(model.parameters()))
+    for ours, theirs in zip(gradients(defense, model, THREATS[0]), summed, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_users_own_defense_needs_no_edit_of_ours() -> None:
+    class Noisy:
+        def __call__(
+            self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+        ) -> Iterator[Term]:
+            noisy = threat.sample(x, generator)
+            logits = model(noisy)
+            yield Term(cross_entropy(logits, y), logits, noisy)
+
+    mine: Defense = Noisy()
+    assert len(gradients(mine, small_network().train(), THREATS[0])) == 6

@@ -1,0 +1,61 @@
+import pytest
+import torch
+
+from atent.data import load
+from atent.evaluate import predict
+from atent.models import MODELS, Shape, Standardize
+from atent.runs import load_weights
+from toys import SHARED, needs_shared
+
+MNIST, CIFAR = Shape((1, 28, 28), 10), Shape((3, 32, 32), 10)
+COUNTS = {
+    "small-cnn": (MNIST, 312_202),
+    "lenet5": (MNIST, 3_274_634),
+    "resnet-20": (CIFAR, 269_722),
+    "resnet-110": (CIFAR, 1_727_962),
+    "resnet-18": (CIFAR, 11_173_962),
+    "wrn-28-4": (CIFAR, 5_849_050),
+    "wrn-28-10": (CIFAR, 36_479_194),
+    "wrn-34-10": (CIFAR, 46_160_474),
+}
+
+
+def test_every_model_is_counted() -> None:
+    assert COUNTS.keys() == MODELS.keys()
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameter_counts(name: str) -> None:
+    shape, count = COUNTS[name]
+    with torch.device("meta"):
+        model = MODELS[name](shape)
+    assert sum(parameter.numel() for parameter in model.parameters()) == count
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "lenet5", "resnet-20", "resnet-18", "wrn-28-4"])
+@pytest.mark.parametrize("shape", [Shape((1, 28, 28), 10), Shape((3, 32, 32), 7)], ids=str)
+def test_logits_for_any_small_image(name: str, shape: Shape) -> None:
+    model = MODELS[name](shape).eval()
+    logits = model(torch.rand(2, *shape.image))
+    assert logits.shape == (2, shape.classes)
+    assert logits.isfinite().all()
+
+
+def test_standardize_gives_mean_zero_and_deviation_one() -> None:
+    x = 0.3 + 0.2 * torch.randn(100, 2, 16, 16)
+    out = Standardize((0.3, 0.3), (0.2, 0.2))(x)
+    assert out.mean().abs() < 0.02
+    assert abs(out.std() - 1) < 0.02
+
+
+@needs_shared
+def test_trades_network_loads_and_has_its_published_clean_accuracy() -> None:
+    model = MODELS["small-cnn"](MNIST)
+    load_weights(model, SHARED / "weights" / "trades-mnist-smallcnn.pt")
+    model.eval()
+    images = load("mnist", "test", SHARED / "data")
+    right = 0
+    for part in torch.arange(len(images)).split(500):
+        x, y = images.batch(part)
+        right += int((predict(model, x) == y).sum())
+    assert right == 9948

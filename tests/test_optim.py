@@ -1,0 +1,62 @@
+import pytest
+import torch
+from torch import nn
+
+from atent.optim import Optimizer, Schedule, averaged
+
+
+def test_constant_and_step() -> None:
+    assert Schedule().rate(0.0, 10) == 1
+    step = Schedule(name="step", milestones=(3, 5), factor=0.1)
+    assert [step.rate(epoch / 6, 6) for epoch in range(6)] == pytest.approx([1, 1, 1, 0.1, 0.1, 0.01])
+
+
+def test_one_cycle_matches_torchs_own() -> None:
+    """Ours starts at 1/25 as torch's does and ends at 0 where torch ends at 1e-4/25."""
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    theirs = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=1.0, total_steps=101, pct_start=0.21, cycle_momentum=False, final_div_factor=1e9
+    )
+    ours = Schedule(name="one-cycle", warmup=0.2)
+    for k in range(100):
+        assert ours.rate(k / 100, 1) == pytest.approx(optimizer.param_groups[0]["lr"], abs=0.012), k
+        optimizer.step()
+        theirs.step()
+
+
+def test_cosine_falls_to_zero_after_its_warm_up() -> None:
+    cosine = Schedule(name="cosine", warmup=0.1)
+    assert cosine.rate(0.1, 1) == 1
+    assert cosine.rate(0.55, 1) == pytest.approx(0.5)
+    assert cosine.rate(1.0, 1) == pytest.approx(0)
+
+
+def test_eps_climbs_later_than_the_rate() -> None:
+    schedule = Schedule(name="one-cycle", warmup=0.2, eps_warmup=1.5)
+    assert schedule.eps_share(0.0) == 0
+    assert schedule.eps_share(0.15) == pytest.approx(0.5)
+    assert schedule.eps_share(0.31) == 1
+    assert Schedule(name="one-cycle").eps_share(0.0) == 1  # no warm-up asked for
+    assert Schedule(warmup=0.2, eps_warmup=0).eps_share(0.0) == 1
+
+
+def test_optimizers_are_torchs() -> None:
+    model = nn.Linear(2, 2)
+    sgd = Optimizer(lr=0.3, momentum=0.8, nesterov=True, weight_decay=1e-3).build(model)
+    assert isinstance(sgd, torch.optim.SGD)
+    group = sgd.param_groups[0]
+    assert (group["lr"], group["momentum"], group["nesterov"], group["weight_decay"]) == (0.3, 0.8, True, 1e-3)
+    assert isinstance(Optimizer(name="adam").build(model), torch.optim.Adam)
+
+
+def test_average_follows_weights_and_batchnorm() -> None:
+    model = nn.BatchNorm1d(2)
+    average = averaged(model, 0.75)
+    average.update_parameters(model)
+    with torch.no_grad():
+        model.weight.fill_(5.0)
+        model.running_mean.fill_(4.0)  # type: ignore[union-attr]
+    average.update_parameters(model)
+    assert average.module.weight.tolist() == [2.0, 2.0]  # .75 * 1 + .25 * 5
+    assert average.module.running_mean.tolist() == [1.0, 1.0]

@@ -1,0 +1,103 @@
+from pathlib import Path
+
+import pytest
+
+from atent.attacks import Pgd
+from atent.defenses import Atent
+from atent.errors import UserError
+from atent.recipe import load_recipe, parse_setting, recipe_names
+
+PROMISED = {
+    "demo",
+    "demo-plain",
+    "mnist-linf-atent",
+    "mnist-l2-atent",
+    "mnist-linf-atent-fast",
+    "mnist-l2-atent-fast",
+    "cifar10-linf-atent",
+    "cifar10-l2-atent",
+}
+
+
+def test_every_promised_recipe_is_there() -> None:
+    assert set(recipe_names()) >= PROMISED
+
+
+def test_defaults_are_written_out_and_make_the_same_methods_again() -> None:
+    recipe = load_recipe("mnist-l2-atent")
+    assert recipe.defense["pull"] == "auto"
+    assert recipe.defense["tolerance"] == Atent().tolerance
+    assert recipe.make_defense() == Atent(
+        steps=40, step=0.25, noise=1e-3, pull="auto", start="gaussian", project="never", mode="train"
+    )
+    assert recipe.make_monitor() == Pgd(steps=40, step=0.25)
+    assert type(recipe).model_validate_json(recipe.model_dump_json()) == recipe
+
+
+def test_overrides_reach_every_level() -> None:
+    recipe = load_recipe("demo", {"epochs": 2, "defense.steps": 3, "optimizer.lr": 0.5})
+    assert (recipe.epochs, recipe.defense["steps"], recipe.optimizer.lr) == (2, 3, 0.5)
+
+
+def test_another_defense_drops_the_fields_of_the_first() -> None:
+    assert load_recipe("demo", {"defense.name": "standard"}).defense == {"name": "standard"}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("epochs=2", "epochs", 2),
+        ("defense.pull=auto", "defense.pull", "auto"),
+        ("threat=linf:8/255", "threat", "linf:8/255"),
+        ("optimizer.lr=1e-3", "optimizer.lr", 1e-3),
+        ("schedule.milestones=[1,2]", "schedule.milestones", [1, 2]),
+        ("standardize=true", "standardize", True),
+    ],
+)
+def test_settings_are_toml_values_or_text(text: str, key: str, value: object) -> None:
+    assert parse_setting(text) == (key, value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"epoch": 2}, ["epoch", "epochs", "batch"]),
+        ({"defense.stepz": 2}, ["stepz", "steps", "noise"]),
+        ({"optimizer.rate": 2}, ["rate", "lr"]),
+        ({"schedule.name": "linear"}, ["linear", "one-cycle"]),
+        ({"defense.name": "magic"}, ["magic", "atent", "pgd-at"]),
+        ({"defense.steps": 0}, ["steps", "0", "greater"]),
+        ({"defense.steps": "many"}, ["steps", "many", "integer"]),
+        ({"defense.share": 1.5}, ["share", "1.5", "less than or equal to 1"]),
+        ({"defense.noise": float("nan")}, ["noise", "nan"]),
+        ({"defense.pull": "strong"}, ["pull", "strong"]),
+        ({"defense.project": "often"}, ["project", "often", "every"]),
+        ({"defense.name": "nowhere.at_all:Mine"}, ["nowhere.at_all:Mine", "package.module:Name"]),
+        ({"threat": "linf:-1"}, ["-1", "allowed"]),
+        ({"epochs": 0}, ["epochs", "0", "greater"]),
+        ({"monitor.name": "fgsmm"}, ["fgsmm", "pgd"]),
+        ({"data.x": 1}, ["data"]),
+    ],
+)
+def test_mistakes_are_told_in_one_line(overrides: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        load_recipe("demo", overrides)
+    assert "\n" not in str(caught.value)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_unknown_recipe_lists_the_known_ones() -> None:
+    with pytest.raises(UserError, match=r"'demoo'.*mnist-linf-atent-fast"):
+        load_recipe("demoo")
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"absent\.toml"):
+        load_recipe(str(tmp_path / "absent.toml"))
+    broken = tmp_path / "broken.toml"
+    broken.write_text("data = ")
+    with pytest.raises(UserError, match=r"broken\.toml"):
+        load_recipe(str(broken))
+    broken.write_text('data = "mnist"')
+    with pytest.raises(UserError, match="model is missing"):
+        load_recipe(str(broken))

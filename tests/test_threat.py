@@ -1,0 +1,104 @@
+import math
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest
+
+from atent.errors import UserError
+from atent.evaluate import TOLERANCE, check_inside
+from atent.fields import Start
+from atent.threat import Threat
+from toys import THREATS, UNBOXED, generator
+
+norms = st.sampled_from(["linf", "l2"])
+radii = st.floats(0, 10, allow_nan=False)
+seeds = st.integers(0, 2**31)
+scales = st.sampled_from([0.0, 1e-20, 1e-3, 1.0, 1e3, 1e20])
+
+
+@settings(max_examples=200, deadline=None)
+@given(norm=norms, eps=radii, seed=seeds, scale=scales)
+def test_projection_lands_inside_and_leaves_inside_points_alone(norm: str, eps: float, seed: int, scale: float) -> None:
+    threat = Threat.parse(f"{norm}:{eps}")
+    x = torch.rand(3, 1, 4, 4, generator=generator(seed))
+    wild = x + scale * torch.randn(3, 1, 4, 4, generator=generator(seed + 1))
+    inside = threat.project(wild, x)
+    check_inside(inside, x, threat, "project")
+    torch.testing.assert_close(threat.project(inside, x), inside, atol=TOLERANCE, rtol=0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(norm=norms, eps=radii, seed=seeds, start=st.sampled_from(get_args(Start)))
+def test_every_start_is_inside(norm: str, eps: float, seed: int, start: Start) -> None:
+    threat = Threat.parse(f"{norm}:{eps}")
+    x = torch.rand(3, 1, 4, 4, generator=generator(seed))
+    check_inside(threat.sample(x, generator(seed), start), x, threat, start)
+
+
+@pytest.mark.parametrize("start", get_args(Start))
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_radius_zero_is_x_itself(norm: str, start: Start) -> None:
+    x = torch.rand(5, 1, 4, 4, generator=generator())
+    threat = Threat.parse(f"{norm}:0")
+    assert torch.equal(threat.sample(x, generator(), start), x)
+    assert torch.equal(threat.project(x + 1, x), x)
+
+
+def test_l2_projection_is_the_nearest_point() -> None:
+    threat = Threat("l2", 1.0, UNBOXED)
+    x, far = torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
+    torch.testing.assert_close(threat.project(far, x), torch.tensor([[0.6, 0.8]]))
+
+
+def test_uniform_l2_start_fills_the_ball_evenly() -> None:
+    threat = Threat("l2", 2.0, UNBOXED)
+    x = torch.zeros(4000, 3)
+    radius = threat.size(threat.sample(x, generator())) / 2
+    assert kstest((radius**3).numpy(), "uniform").pvalue > 1e-3
+
+
+def test_corner_starts_are_on_the_boundary() -> None:
+    x = torch.zeros(10, 1, 4, 4)
+    for norm in ("linf", "l2"):
+        threat = Threat(norm, 0.7, UNBOXED)  # type: ignore[arg-type]
+        delta = threat.sample(x, generator(), "corner")
+        torch.testing.assert_close(threat.size(delta), torch.full((10,), 0.7))
+    assert delta.abs().unique().numel() > 1  # l2: anywhere on the sphere
+    assert Threat("linf", 0.7, UNBOXED).sample(x, generator(), "corner").abs().unique().numel() == 1
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-12, 1e-30])
+@pytest.mark.parametrize("threat", THREATS, ids=str)
+def test_steepest_direction_attains_the_dual_norm(threat: Threat, scale: float) -> None:
+    gradient = scale * torch.randn(4, 1, 5, 5, generator=generator())
+    direction = threat.steepest(gradient)
+    torch.testing.assert_close(threat.size(direction), torch.ones(4))
+    gain = (gradient.double() * direction.double()).flatten(1).sum(1)
+    dual = gradient.double().flatten(1).norm(p=1 if threat.norm == "linf" else 2, dim=1)
+    torch.testing.assert_close(gain, dual, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("threat", THREATS, ids=str)
+def test_no_gradient_no_direction(threat: Threat) -> None:
+    assert torch.equal(threat.steepest(torch.zeros(2, 1, 3, 3)), torch.zeros(2, 1, 3, 3))
+
+
+def test_parse_reads_fractions() -> None:
+    assert Threat.parse("linf:8/255") == Threat("linf", 8 / 255)
+    assert Threat.parse("l2:0.5") == Threat("l2", 0.5)
+
+
+@pytest.mark.parametrize("text", ["linf", "l1:0.3", "linf:", "l2:x", "linf:-0.1", "l2:inf", "linf:nan", "linf:1/0", ""])
+def test_parse_refuses(text: str) -> None:
+    with pytest.raises(UserError, match="allowed"):
+        Threat.parse(text)
+
+
+def test_size_is_the_norm() -> None:
+    delta = torch.tensor([[3.0, -4.0], [0.0, 1.0]])
+    assert Threat("linf", 1).size(delta).tolist() == [4.0, 1.0]
+    assert Threat("l2", 1).size(delta).tolist() == [5.0, 1.0]
+    assert math.isclose(Threat("l2", 0.5).scaled(0.5).eps, 0.25)

@@ -1,0 +1,189 @@
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import atent.train
+from atent.data import SOURCES, Images
+from atent.errors import UserError
+from atent.models import Shape
+from atent.recipe import Recipe, load_recipe, recipe_names
+from atent.runs import Run, load_tensors
+from atent.train import Interrupted, fit
+from toys import stand_in
+
+GOLDEN = Path(__file__).parent / "golden" / "losses.json"
+# 200 training images of mnist-small in four batches: a second or two.
+TINY = {"validation": 5800, "batch": 50, "epochs": 2, "monitor_examples": 20, "monitor.steps": 2}
+SHORT_CHAIN = {"defense.steps": 2}
+
+
+def quiet(line: str) -> None:
+    """Takes what a training says."""
+
+
+def tiny(**changes: object) -> Recipe:
+    changed = {key.replace("__", "."): value for key, value in changes.items()}
+    chain = {} if changed.get("defense.name") == "standard" else SHORT_CHAIN
+    return load_recipe("demo", TINY | chain | changed)
+
+
+def without_time(run: Run) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in run.history()]
+
+
+def assert_same_run(one: Run, two: Run) -> None:
+    for file in ("last", "best"):
+        ours, theirs = load_tensors(getattr(one, file))[0], load_tensors(getattr(two, file))[0]
+        assert ours.keys() == theirs.keys()
+        for name, tensor in ours.items():
+            assert torch.equal(tensor, theirs[name]), name
+    assert without_time(one) == without_time(two)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("stop_at", [1, 3, 4, 6])
+def test_an_interrupted_run_resumes_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int, optimizer: str
+) -> None:
+    """Stopped inside or at the end of an epoch; the signal comes while a batch is being trained."""
+    recipe = tiny(optimizer__name=optimizer, optimizer__lr=0.01)
+    whole = fit(recipe, tmp_path / "whole", say=quiet)
+    step, steps = atent.train.train_step, 0
+
+    def interrupting_step(*arguments: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(*arguments)
+
+    monkeypatch.setattr(atent.train, "train_step", interrupting_step)
+    with pytest.raises(Interrupted) as caught:
+        fit(recipe, tmp_path / "cut", say=quiet)
+    assert caught.value.code == 143
+    monkeypatch.undo()
+    assert_same_run(fit(recipe, tmp_path / "cut", say=quiet), whole)
+
+
+def test_a_killed_process_resumes_bit_for_bit(tmp_path: Path) -> None:
+    """SIGKILL after the first epoch's checkpoint, through the command line."""
+    settings = [f"--set={key}={value}" for key, value in (TINY | SHORT_CHAIN).items()]
+    command = [sys.executable, "-m", "atent", "train", "demo", "--threads=1", *settings, "--set=epochs=3"]
+    whole, cut = Run(tmp_path / "whole"), Run(tmp_path / "cut")
+    process = subprocess.Popen([*command, f"--out={cut.folder}"], stderr=subprocess.DEVNULL)
+    while not cut.last.exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    for run in (cut, whole):
+        subprocess.run([*command, f"--out={run.folder}"], check=True, capture_output=True)
+    assert_same_run(cut, whole)
+    assert not list(cut.folder.glob(".*.part"))
+
+
+def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
+    run = fit(tiny(epochs=1), tmp_path, say=quiet)
+    before = run.last.read_bytes()
+    fit(tiny(epochs=1), tmp_path, say=quiet)
+    assert run.last.read_bytes() == before
+
+
+def test_averaged_weights_are_what_is_kept(tmp_path: Path) -> None:
+    run = fit(tiny(epochs=1, averaging=0.9), tmp_path, say=quiet)
+    last, best = load_tensors(run.last)[0], load_tensors(run.best)[0]
+    name = "classifier.fc3.weight"
+    assert torch.equal(best[name], last[f"average//module.{name}"])
+    assert not torch.equal(best[name], last[name])
+
+
+def test_the_test_set_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    original = atent.train.load
+
+    def watched(name: str, split: Any, data_dir: Path | None = None) -> Images:
+        read.append(split)
+        return original(name, split, data_dir)
+
+    monkeypatch.setattr(atent.train, "load", watched)
+    fit(tiny(epochs=1), tmp_path, say=quiet)
+    assert read == ["train"]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit(tiny(epochs=2), tmp_path / "good", say=quiet)
+    step, steps = atent.train.train_step, 0
+
+    def spoiled(model: Any, optimizer: Any, defense: Any, x: Tensor, *rest: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return step(model, optimizer, defense, x * (math.nan if steps == 6 else 1), *rest)
+
+    monkeypatch.setattr(atent.train, "train_step", spoiled)
+    with pytest.raises(UserError, match="epoch 2, batch 1 is not finite"):
+        fit(tiny(epochs=2), tmp_path / "bad", say=quiet)
+    monkeypatch.undo()
+    assert_same_run(fit(tiny(epochs=2), tmp_path / "bad", say=quiet), Run(tmp_path / "good"))
+
+
+def test_the_plateau_is_noticed_and_named(tmp_path: Path) -> None:
+    said: list[str] = []
+    recipe = tiny(epochs=1, optimizer__lr=1e-9, schedule__eps_warmup=0, averaging=0, defense__name="standard")
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(atent.train, "_fresh_state", blank_state)
+    run = fit(recipe, tmp_path, say=said.append)
+    monkey.undo()
+    assert run.history()[0]["plateau"] is True
+    assert any("log(10) = 2.303" in line and "schedule.warmup" in line for line in said)
+
+
+_fresh_state = atent.train._fresh_state
+
+
+def blank_state(*arguments: Any) -> Any:
+    """A network that gives every image the same answer."""
+    state = _fresh_state(*arguments)
+    torch.nn.init.zeros_(state.model.classifier.fc3.weight)
+    torch.nn.init.zeros_(state.model.classifier.fc3.bias)
+    return state
+
+
+@pytest.mark.parametrize("defense", ["standard", "pgd-at", "atent"])
+def test_losses_are_those_of_the_golden_file(tmp_path: Path, defense: str) -> None:
+    """A change of these numbers is a change of the algorithm: it is said in CHANGELOG, "Numbers changed"."""
+    run = fit(tiny(defense__name=defense), tmp_path, say=quiet)
+    golden = json.loads(GOLDEN.read_text())[defense]
+    assert [row["loss"] for row in run.history()] == pytest.approx(golden, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_trains_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    shapes = {"cifar10": Shape((3, 32, 32), 10)}
+    short = {"epochs": 1, "batch": 2, "validation": 2, "monitor.steps": 2, "schedule.warmup": 0}
+    recipe = load_recipe(name)
+    if "steps" in recipe.defense:
+        short["defense.steps"] = 2
+    if recipe.defense.get("pull") == "auto":
+        short["defense.reach"] = 2
+    if recipe.defense.get("step") and recipe.defense.get("pull") == "auto":
+        short["defense.step"] = recipe.make_threat().eps  # two steps of the recipe's size could not reach eps
+    images = stand_in(shapes.get(recipe.data, Shape((1, 28, 28), 10)), 6)
+    assert recipe.data in SOURCES
+    monkeypatch.setattr(atent.train, "load", lambda *_: images)
+    recipe = load_recipe(name, short)
+    run = fit(recipe, tmp_path, say=quiet)
+    (row,) = run.history()
+    assert math.isfinite(row["loss"])
+    assert run.best.exists()

@@ -1,0 +1,48 @@
+"""Small things with known answers, and where the optional big ones lie."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from atent.data import Images
+from atent.models import Shape
+from atent.threat import Threat
+
+SHARED = Path(__file__).parents[2] / "shared"
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the folder ../shared (full MNIST, TRADES weights) is absent")
+THREATS = [Threat("linf", 0.1), Threat("l2", 0.5)]
+UNBOXED = (float("-inf"), float("inf"))
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def two_class_linear(weights: Tensor, bias: float = 0.0) -> nn.Module:
+    """Logits (0, w.x + b): the margin's worst case in a ball is known in closed form."""
+    linear = nn.Linear(weights.numel(), 2)
+    with torch.no_grad():
+        linear.weight.copy_(torch.stack([torch.zeros_like(weights), weights]))
+        linear.bias.copy_(torch.tensor([0.0, bias]))
+    return nn.Sequential(nn.Flatten(), linear)
+
+
+def small_network(classes: int = 3, dropout: float = 0.5) -> nn.Module:
+    """Convolution, BatchNorm, dropout, linear for 1x6x6 images: everything whose state a method could disturb."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(dropout), nn.Linear(64, classes)
+    )
+
+
+def small_batch(count: int = 8, classes: int = 3) -> tuple[Tensor, Tensor]:
+    source = generator(1)
+    return torch.rand(count, 1, 6, 6, generator=source), torch.randint(classes, (count,), generator=source)
+
+
+def stand_in(shape: Shape, count: int) -> Images:
+    """Random images of a data set's shape, classes in turn."""
+    x = torch.randint(256, (count, *shape.image), generator=generator(2), dtype=torch.uint8)
+    return Images(x, torch.arange(count) % shape.classes, tuple(map(str, range(shape.classes))))
