@@ -152,7 +152,7 @@ def test_a_takers_backward_pass_is_not_run_again(threat: Threat) -> None:
     for point in ascend(objective, x, threat, **{**settings, "generator": generator()}):  # type: ignore[arg-type]
         shared.append(point.detach().clone())
         point.requires_grad_()
-        (0.01 * (point.flatten(1) @ weights).sin().mean()).backward()  # type: ignore[no-untyped-call]
+        (0.01 * (point.flatten(1) @ weights).sin().mean()).backward()
     assert passes == 1  # at the start; every later gradient came from the taker
     for mine, theirs in zip(own, shared, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=0)

@@ -5,15 +5,16 @@ import numpy as np
 import pytest
 import torch
 
-from atent.data import SOURCES, augment_crop_flip, epoch_batches, hold_out, load
+from atent.data import SOURCES, Split, augment_crop_flip, epoch_batches, hold_out, load
 from atent.errors import UserError
 from atent.models import Shape
 from toys import SHARED, generator, needs_shared, stand_in
 
 
 def test_mnist_small_is_balanced_and_complete() -> None:
-    for split, count in (("train", 600), ("test", 200)):
-        images = load("mnist-small", split)  # type: ignore[arg-type]
+    per_class: dict[Split, int] = {"train": 600, "test": 200}
+    for split, count in per_class.items():
+        images = load("mnist-small", split)
         assert images.x.shape == (10 * count, 1, 28, 28)
         assert images.y.bincount().tolist() == [count] * 10
         assert images.x.dtype == torch.uint8
@@ -22,7 +23,7 @@ def test_mnist_small_is_balanced_and_complete() -> None:
 @needs_shared
 def test_mnist_small_is_a_part_of_mnist() -> None:
     for split in ("train", "test"):
-        small, whole = (load(name, split, SHARED / "data") for name in ("mnist-small", "mnist"))  # type: ignore[arg-type]
+        small, whole = (load(name, split, SHARED / "data") for name in ("mnist-small", "mnist"))
         known = {image.numpy().tobytes(): int(label) for image, label in zip(whole.x, whole.y, strict=True)}
         assert all(known[image.numpy().tobytes()] == label for image, label in zip(small.x, small.y, strict=True))
 

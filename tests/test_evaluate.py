@@ -9,9 +9,9 @@ from atent.attacks import Pgd
 from atent.errors import UserError
 from atent.evaluate import (
     Row,
+    append_rows,
     attack_file,
     attack_images,
-    attack_to_file,
     check_inside,
     finished_rows,
     predict,
@@ -45,12 +45,12 @@ def test_rows_say_what_the_network_says() -> None:
 
 def test_a_killed_attack_goes_on_and_ends_with_the_same_file(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    assert list(attack_to_file(whole, HEADER, iter(rows_of()), 20, 0)) == [8, 16, 20]
+    assert list(append_rows(whole, HEADER, iter(rows_of()), 0)) == [8, 16, 20]
     lines = whole.read_text().splitlines(keepends=True)
     cut.write_text("".join(lines[:12]) + lines[12][:5])  # the header, 11 rows and a piece
     done = finished_rows(cut, HEADER, batch=8)
     assert done == 8
-    assert list(attack_to_file(cut, HEADER, iter(rows_of(done)), 20, done)) == [16, 20]
+    assert list(append_rows(cut, HEADER, iter(rows_of(done)), done)) == [16, 20]
     assert cut.read_text() == whole.read_text()
     assert finished_rows(cut, HEADER, batch=8) == 20
     header, rows = read_attack(cut)

@@ -71,7 +71,15 @@ def test_foreign_files_are_refused_in_one_line(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "list.pt")
     (tmp_path / "torn.safetensors").write_bytes(b"\x10\0\0\0")
     (tmp_path / "weights.bin").write_bytes(b"")
-    for name in ("other.pt", "evil.pt", "list.pt", "torn.safetensors", "weights.bin", "absent.safetensors", "absent.pt"):
+    for name in (
+        "other.pt",
+        "evil.pt",
+        "list.pt",
+        "torn.safetensors",
+        "weights.bin",
+        "absent.safetensors",
+        "absent.pt",
+    ):
         with pytest.raises(UserError, match=name) as caught:
             load_weights(model, tmp_path / name)
         assert "\n" not in str(caught.value), name

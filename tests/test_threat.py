@@ -63,7 +63,7 @@ def test_uniform_l2_start_fills_the_ball_evenly() -> None:
 def test_corner_starts_are_on_the_boundary() -> None:
     x = torch.zeros(10, 1, 4, 4)
     for norm in ("linf", "l2"):
-        threat = Threat(norm, 0.7, UNBOXED)  # type: ignore[arg-type]
+        threat = Threat(norm, 0.7, UNBOXED)
         delta = threat.sample(x, generator(), "corner")
         torch.testing.assert_close(threat.size(delta), torch.full((10,), 0.7))
     assert delta.abs().unique().numel() > 1  # l2: anywhere on the sphere

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 import atent.train
-from atent.data import SOURCES, Images
-from atent.errors import UserError
+from atent.data import SOURCES, Images, load
+from atent.errors import Interrupted, UserError
 from atent.models import Shape
 from atent.recipe import Recipe, load_recipe, recipe_names
 from atent.runs import Run, load_tensors
-from atent.train import Interrupted, fit
+from atent.train import fit
 from toys import stand_in
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
@@ -109,7 +109,7 @@ def test_averaged_weights_are_what_is_kept(tmp_path: Path) -> None:
 
 def test_the_test_set_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    original = atent.train.load
+    original = load
 
     def watched(name: str, split: Any, data_dir: Path | None = None) -> Images:
         read.append(split)
@@ -155,8 +155,8 @@ _fresh_state = atent.train._fresh_state
 def blank_state(*arguments: Any) -> Any:
     """A network that gives every image the same answer."""
     state = _fresh_state(*arguments)
-    torch.nn.init.zeros_(state.model.classifier.fc3.weight)
-    torch.nn.init.zeros_(state.model.classifier.fc3.bias)
+    for parameter in list(state.model.parameters())[-2:]:
+        torch.nn.init.zeros_(parameter)
     return state
 
 
@@ -171,7 +171,7 @@ def test_losses_are_those_of_the_golden_file(tmp_path: Path, defense: str) -> No
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_trains_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     shapes = {"cifar10": Shape((3, 32, 32), 10)}
-    short = {"epochs": 1, "batch": 2, "validation": 2, "monitor.steps": 2, "schedule.warmup": 0}
+    short: dict[str, float] = {"epochs": 1, "batch": 2, "validation": 2, "monitor.steps": 2, "schedule.warmup": 0}
     recipe = load_recipe(name)
     if "steps" in recipe.defense:
         short["defense.steps"] = 2

@@ -11,7 +11,9 @@ from atent.models import Shape
 from atent.threat import Threat
 
 SHARED = Path(__file__).parents[2] / "shared"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the folder ../shared (full MNIST, TRADES weights) is absent")
+needs_shared = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="the folder ../shared (full MNIST, TRADES weights) is absent"
+)
 THREATS = [Threat("linf", 0.1), Threat("l2", 0.5)]
 UNBOXED = (float("-inf"), float("inf"))
 
@@ -29,7 +31,7 @@ def two_class_linear(weights: Tensor, bias: float = 0.0) -> nn.Module:
     return nn.Sequential(nn.Flatten(), linear)
 
 
-def small_network(classes: int = 3, dropout: float = 0.5) -> nn.Module:
+def small_network(classes: int = 3, dropout: float = 0.5) -> nn.Sequential:
     """Convolution, BatchNorm, dropout, linear for 1x6x6 images: everything whose state a method could disturb."""
     torch.manual_seed(0)
     return nn.Sequential(

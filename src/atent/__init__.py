@@ -1,3 +1,45 @@
-"""Train image classifiers that stay right when the input is attacked."""
+"""Train image classifiers that stay right when the input is attacked.
+
+Everything below is imported when first used, so that `import atent` and `atent --help` do not wait for torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from atent.ascent import ascend as ascend
+    from atent.attacks import ATTACKS as ATTACKS
+    from atent.attacks import AtentChain as AtentChain
+    from atent.attacks import Attack as Attack
+    from atent.attacks import Pgd as Pgd
+    from atent.defenses import DEFENSES as DEFENSES
+    from atent.defenses import Atent as Atent
+    from atent.defenses import Defense as Defense
+    from atent.defenses import PgdAt as PgdAt
+    from atent.defenses import Standard as Standard
+    from atent.defenses import Term as Term
+    from atent.models import MODELS as MODELS
+    from atent.models import Shape as Shape
+    from atent.recipe import load_recipe as load_recipe
+    from atent.threat import Threat as Threat
+    from atent.train import fit as fit
+
+_HOMES = {
+    "ascent": ("ascend",),
+    "attacks": ("ATTACKS", "AtentChain", "Attack", "Pgd"),
+    "defenses": ("DEFENSES", "Atent", "Defense", "PgdAt", "Standard", "Term"),
+    "models": ("MODELS", "Shape"),
+    "recipe": ("load_recipe",),
+    "threat": ("Threat",),
+    "train": ("fit",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'atent' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"atent.{_HOME_OF[name]}"), name)

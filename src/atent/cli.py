@@ -2,12 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from atent import __version__
-from atent.errors import UserError, unknown
+from atent.errors import Interrupted, UserError, unknown
 
 if TYPE_CHECKING:
     from atent.report import Result
@@ -22,17 +22,17 @@ app = typer.Typer(
 )
 
 DataDir = Annotated[
-    Optional[Path],
+    Path | None,
     typer.Option(help="Folder that holds the data set, or a folder named after it. Default: $ATENT_DATA or the cache."),
 ]
-DataName = Annotated[Optional[str], typer.Option("--data", help="Data set (atent list data).")]
+DataName = Annotated[str | None, typer.Option("--data", help="Data set (atent list data).")]
 ModelName = Annotated[
-    Optional[str], typer.Option("--model", help="Network (atent list models) or your own package.module:function.")
+    str | None, typer.Option("--model", help="Network (atent list models) or your own package.module:function.")
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
-Threads = Annotated[Optional[int], typer.Option(help="CPU threads. Default: all cores.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: all cores.")]
 Settings = Annotated[
-    Optional[list[str]],
+    list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value, e.g. epochs=2 or defense.steps=5. Repeatable."),
 ]
 
@@ -40,7 +40,7 @@ Settings = Annotated[
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe's name (atent list recipes) or the path of a .toml file.")],
-    out: Annotated[Optional[Path], typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
     data: DataName = None,
     data_dir: DataDir = None,
     model: ModelName = None,
@@ -73,7 +73,10 @@ def _print_training(folder: str, best: dict[str, Any], epochs: int, threat: str,
 
     if "clean" in best:
         count = best["examples"]
-        rows = [["clean", str(rate_of(best["clean"], count))], [f"{monitor} {threat}", str(rate_of(best["robust"], count))]]
+        rows = [
+            ["clean", str(rate_of(best["clean"], count))],
+            [f"{monitor} {threat}", str(rate_of(best["robust"], count))],
+        ]
         _table(f"{folder}: epoch {best['epoch']} of {epochs}, {count} held-out images", ["", "accuracy % [95 %]"], rows)
     print(f"Weights: {folder}/best.safetensors. Next: atent attack {folder}")
 
@@ -84,11 +87,11 @@ def attack(
     attack: Annotated[str, typer.Option(help="Attack (atent list attacks) or your own package.module:Name.")] = "pgd",
     settings: Settings = None,
     threat: Annotated[
-        Optional[str], typer.Option(help="Such as linf:0.3, linf:8/255 or l2:0.5. Default: the recipe's.")
+        str | None, typer.Option(help="Such as linf:0.3, linf:8/255 or l2:0.5. Default: the recipe's.")
     ] = None,
-    examples: Annotated[Optional[int], typer.Option(help="Attack the first N test images. Default: all.")] = None,
+    examples: Annotated[int | None, typer.Option(help="Attack the first N test images. Default: all.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack's random starts.")] = 0,
-    out: Annotated[Optional[Path], typer.Option(help="Folder for the rows. Default: the run's, or runs/FILE.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the rows. Default: the run's, or runs/FILE.")] = None,
     data: DataName = None,
     data_dir: DataDir = None,
     model: ModelName = None,
@@ -101,82 +104,24 @@ def attack(
     fields: atent attack runs/demo --set steps=40 --set restarts=10.
     """
     from atent.attacks import ATTACKS
-    from atent.machine import prepare
+    from atent.evaluate import attack_target
+    from atent.machine import pick_device, prepare
     from atent.recipe import parse_setting
     from atent.tables import make
-
-    chosen = make(ATTACKS, {"name": attack, **dict(map(parse_setting, settings or []))}, "attack", "--set")
-    prepare(threads)
-    folder = _attack(target, chosen, attack, threat, examples, seed, out, data, data_dir, model, device)
-    show([str(folder)])
-
-
-def _attack(
-    target: Path,
-    chosen: Any,
-    name: str,
-    threat_text: str | None,
-    examples: int | None,
-    seed: int,
-    out: Path | None,
-    data: str | None,
-    data_dir: Path | None,
-    model_name: str | None,
-    device_name: str,
-) -> Path:
-    import dataclasses
-
-    import torch
-
-    from atent.data import load
-    from atent.evaluate import attack_file, attack_images, attack_to_file, finished_rows
-    from atent.machine import pick_device
-    from atent.progress import progress
-    from atent.recipe import build_model
-    from atent.runs import Run, load_weights
+    from atent.target import open_target
     from atent.threat import Threat
 
-    recipe = None
-    weights = target
-    if target.is_dir():
-        run = Run(target)
-        recipe, weights = run.recipe(), run.best
-        model_name, data, threat_text = model_name or recipe.model, data or recipe.data, threat_text or recipe.threat
-    for value, option in ((model_name, "--model"), (data, "--data"), (threat_text, "--threat")):
-        if value is None:
-            raise UserError(f"{target} is not a run folder, so {option} must be given")
-    assert model_name and data and threat_text
-    threat = Threat.parse(threat_text)
-    images = load(data, "test", data_dir)
-    if examples is not None and not 1 <= examples <= len(images):
-        raise UserError(f"--examples {examples}; allowed: 1 to {len(images)}")
-    images = images.take(slice(examples))
-    device = pick_device(device_name)
-    network = build_model(model_name, images.shape, data if recipe and recipe.standardize else None)
-    digest = load_weights(network, weights)
-    network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    fields = dataclasses.asdict(chosen) if dataclasses.is_dataclass(chosen) else {}  # type: ignore[arg-type]
-    batch = 250
-    header = {
-        "label": getattr(chosen, "label", name),
-        "attack": {"name": name, **fields},
-        "threat": str(threat),
-        "data": data,
-        "split": "test",
-        "examples": len(images),
-        "seed": seed,
-        "batch": batch,
-        "model": model_name,
-        "weights": digest,
-    }
-    folder = out or (target if target.is_dir() else Path("runs") / target.stem)
-    path = attack_file(folder, header)
-    done = finished_rows(path, header, batch)
-    rows = attack_images(network, images, chosen, threat, seed=seed, batch=batch, skip=done, device=device)
-    with progress(f"{header['label']} {threat}", len(images), "images", done) as advance:
-        for count in attack_to_file(path, header, rows, len(images), done):
-            advance(count)
-    return folder
+    method = {"name": attack, **dict(map(parse_setting, settings or []))}
+    chosen = make(ATTACKS, method, "attack", "--set")
+    asked = Threat.parse(threat) if threat else None
+    prepare(threads)
+    where = pick_device(device)
+    network = open_target(target, model=model, data=data, data_dir=data_dir, examples=examples, device=where)
+    if asked is None and network.threat is None:
+        raise UserError(f"{target} is not a run folder, so --threat must be given, such as linf:0.3")
+    folder = out or network.folder
+    attack_target(network, chosen, attack, asked or Threat.parse(str(network.threat)), folder, seed, where)
+    show([str(folder)])
 
 
 @app.command()
@@ -215,7 +160,9 @@ def _print_results(lines: "list[Result]") -> None:
 
 @app.command("list")
 def list_names(
-    kind: Annotated[Optional[str], typer.Argument(help="recipes, models, defenses, attacks or data. Default: all.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="recipes, models, defenses, attacks or data. Default: all.")
+    ] = None,
 ) -> None:
     """List recipes, models, defenses, attacks and data sets, a line each."""
     from atent.attacks import ATTACKS
@@ -277,9 +224,6 @@ def main() -> None:
             raise
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
-    except Exception as error:
-        code = getattr(error, "code", None)
-        if type(error).__name__ != "Interrupted" or code is None:
-            raise
-        print(f"{error}; saved. The same command goes on from here.", file=sys.stderr)
-        sys.exit(code)
+    except Interrupted as stop:
+        print(f"{stop}; saved. The same command goes on from here.", file=sys.stderr)
+        sys.exit(stop.code)

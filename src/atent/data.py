@@ -81,7 +81,9 @@ def _find(name: str, file: str, md5: str, data_dir: Path | None) -> bytes:
     candidates = [folder / (file + end) for folder in (root / name, root) for end in ("", ".gz")]
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
-        raise UserError(f"{name}: no file {file} or {file}.gz in {root / name} or {root}; name its folder with --data-dir")
+        raise UserError(
+            f"{name}: no file {file} or {file}.gz in {root / name} or {root}; name its folder with --data-dir"
+        )
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:

@@ -1,5 +1,6 @@
 """Accuracy under attack, example by example: every returned point is checked and classified by us."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 from atent.attacks import Attack
 from atent.borrow import borrowed
 from atent.data import Images, evaluation_batches
-from atent.errors import UserError
+from atent.errors import Interrupted, UserError
+from atent.progress import progress, stop_requests
 from atent.randomness import derive
 from atent.runs import read_rows, write_rows
+from atent.target import Target
 from atent.threat import Threat
 
 TOLERANCE = 1e-6  # rounding of float32 pixels near 1 is 6e-8
@@ -123,9 +126,45 @@ def attack_file(folder: Path, header: Mapping[str, Any]) -> Path:
     return folder / "attack" / f"{words}-{digest}.jsonl"
 
 
-def attack_to_file(
-    path: Path, header: Mapping[str, Any], batches: Iterator[list[Row]], total: int, done: int
-) -> Iterator[int]:
+def attack_target(
+    target: Target,
+    attack: Attack,
+    name: str,
+    threat: Threat,
+    folder: Path,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    batch: int = 250,
+) -> Path:
+    """Attack every image of the target, a row each in `folder`/attack; what is there already is not done again."""
+    fields: dict[str, Any] = dataclasses.asdict(attack) if dataclasses.is_dataclass(attack) else {}
+    header = {
+        "label": getattr(attack, "label", name),
+        "attack": {"name": name, **fields},
+        "threat": str(threat),
+        "data": target.data,
+        "split": "test",
+        "examples": len(target.images),
+        "seed": seed,
+        "batch": batch,
+        "model": target.model,
+        "weights": target.weights,
+    }
+    path = attack_file(folder, header)
+    done = finished_rows(path, header, batch)
+    batches = attack_images(
+        target.network, target.images, attack, threat, seed=seed, batch=batch, skip=done, device=device
+    )
+    label = f"{header['label']} {threat}"
+    with stop_requests() as stop, progress(label, len(target.images), "images", done) as show:
+        for count in append_rows(path, header, batches, done):
+            show(count)
+            if stop:
+                raise Interrupted(stop[0])
+    return path
+
+
+def append_rows(path: Path, header: Mapping[str, Any], batches: Iterator[list[Row]], done: int) -> Iterator[int]:
     """Append rows to a JSONL file as they come, yielding how many are there; `done` are there already."""
     if done == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -136,8 +175,6 @@ def attack_to_file(
             file.flush()
             done += len(rows)
             yield done
-    if done != total:
-        raise AssertionError(f"{done} rows of {total}")
 
 
 def finished_rows(path: Path, header: Mapping[str, Any], batch: int) -> int:

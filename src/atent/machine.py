@@ -37,7 +37,9 @@ def keep_freed_memory() -> bool:
 def pick_device(name: str) -> torch.device:
     """`auto` takes CUDA or MPS where there is one; anything else must exist."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu")
+        return torch.device(
+            "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        )
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

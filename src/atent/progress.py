@@ -1,9 +1,11 @@
-"""Progress for people: a bar with rate and time left on a terminal, plain lines elsewhere."""
+"""Long work: a bar with rate and time left on a terminal, plain lines elsewhere, and polite stops."""
 
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Protocol
 
 from rich.console import Console
@@ -36,7 +38,14 @@ def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Advan
 
 
 def _bar(console: Console, unit: str) -> Progress:
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), unit, "{task.fields[rate]}", TimeRemainingColumn())
+    columns = (
+        "{task.description}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        unit,
+        "{task.fields[rate]}",
+        TimeRemainingColumn(),
+    )
     made = [column if not isinstance(column, str) else TextColumn(column) for column in columns]
     return Progress(*made, TextColumn("left {task.fields[words]}"), console=console, speed_estimate_period=60)
 
@@ -67,4 +76,27 @@ class _Lines:
             return
         self.next = time.monotonic() + SECONDS_BETWEEN_LINES
         speed = f"{self.clock.rate(done):.1f} {self.unit}/s, {self.clock.left(done)} left"
-        print(f"{self.label}: {done}/{self.total} {self.unit}, {speed}{words and '  ' + words}", file=sys.stderr, flush=True)
+        print(
+            f"{self.label}: {done}/{self.total} {self.unit}, {speed}{words and '  ' + words}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+@contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """A list that SIGINT or SIGTERM is appended to, so that a batch is finished before the process stops."""
+    asked: list[int] = []
+
+    def remember(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's)
+        asked.append(signum)
+
+    try:
+        before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not the main thread: signals are the caller's
+        before = {}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -99,13 +99,15 @@ class Threat:
 
     def size(self, delta: Tensor) -> Tensor:
         """The norm of each example's perturbation, shape (n,)."""
-        flat = delta.flatten(1)
-        return flat.abs().amax(1) if self.norm == "linf" else torch.linalg.vector_norm(flat, dim=1)
+        order = float("inf") if self.norm == "linf" else 2
+        size: Tensor = torch.linalg.vector_norm(delta.flatten(1), ord=order, dim=1)
+        return size
 
 
 def _norm(delta: Tensor) -> Tensor:
     """The l2 norm of each example, shaped to broadcast over it."""
-    return torch.linalg.vector_norm(delta, dim=tuple(range(1, delta.dim())), keepdim=True)
+    norm: Tensor = torch.linalg.vector_norm(delta, dim=tuple(range(1, delta.dim())), keepdim=True)
+    return norm
 
 
 def _normal(x: Tensor, generator: torch.Generator) -> Tensor:

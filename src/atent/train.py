@@ -1,14 +1,11 @@
 """Training: one function, `fit`. The state between two batches is all there is, so any of them can be resumed."""
 
 import math
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -17,25 +14,17 @@ from torch.optim.swa_utils import AveragedModel
 
 from atent.data import Images, augment_crop_flip, epoch_batches, hold_out, load
 from atent.defenses import Defense
-from atent.errors import UserError
+from atent.errors import Interrupted, UserError
 from atent.evaluate import attack_images, clean_rate, robust_rate
 from atent.machine import environment
 from atent.optim import averaged
-from atent.progress import progress
+from atent.progress import progress, stop_requests
 from atent.randomness import derive, derive_seed
 from atent.recipe import Recipe
 from atent.runs import Run, join_parts, load_tensors, save_tensors, take_part, write_rows
 from atent.threat import Threat
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
-
-
-class Interrupted(Exception):
-    """A signal asked the training to stop; its state is saved. `code` is the process' exit code."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
-        self.code = 128 + signum
 
 
 @dataclass
@@ -136,7 +125,7 @@ def fit(
     per_epoch = len(epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", 0)))
     total = recipe.epochs * per_epoch
     label = f"training {run.folder.name}"
-    with _stop_requests() as stop, progress(label, total, "batches", state.epoch * per_epoch + state.batch) as show:
+    with stop_requests() as stop, progress(label, total, "batches", state.epoch * per_epoch + state.batch) as show:
         while state.epoch < recipe.epochs:
             for _ in _train_epoch(state, recipe, train, per_epoch, run, device):
                 show(state.epoch * per_epoch + state.batch, _words(state, recipe))
@@ -246,25 +235,6 @@ def _epoch_line(row: dict[str, Any], recipe: Recipe) -> str:
         f"epoch {row['epoch']}/{recipe.epochs}  loss {row['loss']:.4f}  radius {row['radius']:.3f}"
         f"{held}  {row['seconds']:.0f} s{'  (best)' if row['best'] else ''}"
     )
-
-
-@contextmanager
-def _stop_requests() -> Iterator[list[int]]:
-    """A list that SIGINT or SIGTERM is appended to, so that a batch is finished before the process stops."""
-    asked: list[int] = []
-
-    def remember(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's)
-        asked.append(signum)
-
-    try:
-        before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals are the caller's
-        before = {}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -49,6 +49,6 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         active = torch.relu(self.bn1(x))
-        inner = self.conv2(torch.relu(self.bn2(self.conv1(active))))
+        inner: Tensor = self.conv2(torch.relu(self.bn2(self.conv1(active))))
         straight: Tensor = x if self.shortcut is None else self.shortcut(active)
         return straight + inner
