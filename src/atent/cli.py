@@ -151,11 +151,13 @@ def show(
 
 
 def _print_results(lines: "list[Result]") -> None:
-    rows = [
-        [line.run, line.data, line.threat, line.attack, f"{line.examples:,}", str(line.clean), str(line.robust)]
-        for line in lines
-    ]
-    _table(None, ["network", "data", "threat", "attack", "images", "clean % [95 %]", "robust % [95 %]"], rows)
+    """A table for each data set and threat."""
+    groups: dict[str, list[list[str]]] = {}
+    for line in lines:
+        row = [line.run, line.attack, f"{line.examples:,}", str(line.clean), str(line.robust)]
+        groups.setdefault(f"{line.data} test images, {line.threat}", []).append(row)
+    for title, rows in groups.items():
+        _table(title, ["network", "attack", "images", "clean % [95 %]", "robust % [95 %]"], rows)
 
 
 @app.command("list")
@@ -192,17 +194,19 @@ def list_names(
             print(f"  {name:24}{words}".rstrip())
 
 
-def _table(title: str | None, columns: list[str], rows: list[list[str]]) -> None:
+def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     for column in columns:
-        table.add_column(column, justify="right" if "%" in column or column == "images" else "left", no_wrap=True)
+        numeric = "%" in column or column == "images"
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     for row in rows:
         table.add_row(*row)
     console = Console()
-    console.print(table, width=None if console.is_terminal else 140)
+    (console if console.is_terminal else Console(width=120)).print(table)
 
 
 @app.callback(invoke_without_command=True)

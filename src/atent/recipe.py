@@ -87,7 +87,11 @@ def _written_out(table: Mapping[str, Any], method: object) -> dict[str, Any]:
 
 def build_model(name: str, shape: Shape, standardize_for: str | None = None) -> nn.Module:
     """A network by its name, or a user's `package.module:function` of the shape; optionally standardizing first."""
-    network = look_up(MODELS, name, "model")(shape)
+    build = look_up(MODELS, name, "model")
+    try:
+        network = build(shape)
+    except Exception as error:
+        raise UserError(f"model {name!r} failed on {shape}: {type(error).__name__}: {error}") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"model {name!r} returned {type(network).__name__}; expected a torch.nn.Module")
     if standardize_for is None:

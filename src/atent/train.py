@@ -115,8 +115,8 @@ def fit(
     """
     run = Run(Path(out))
     train, held = hold_out(load(recipe.data, "train", data_dir), recipe.validation, derive(recipe.seed, "hold-out"))
-    run.begin(recipe, environment())
     state = _fresh_state(recipe, train, device)
+    run.begin(recipe, environment())
     if run.last.exists():
         state.load(run.last)
         if state.epoch < recipe.epochs:

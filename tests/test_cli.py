@@ -1,0 +1,167 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from atent.cli import main
+from atent.report import results
+
+TINY = ["epochs=1", "validation=5800", "batch=50", "monitor_examples=20", "monitor.steps=2", "defense.steps=2"]
+SETTINGS = [f"--set={setting}" for setting in TINY]
+
+
+def atent(*arguments: object) -> int:
+    """Run the command line in this process; its exit code."""
+    before, sys.argv = sys.argv, ["atent", *map(str, arguments)]
+    try:
+        main()
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short training."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    assert atent("train", "demo", "--out", folder, "--threads", 1, *SETTINGS) == 0
+    return folder
+
+
+def test_training_makes_the_promised_files_and_a_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {path.name for path in run.iterdir()} >= {
+        "recipe.json",
+        "environment.json",
+        "train.jsonl",
+        "last.safetensors",
+        "best.safetensors",
+    }
+    assert atent("train", "demo", "--out", run, "--threads", 1, *SETTINGS) == 0  # finished: only the table again
+    printed = capsys.readouterr().out
+    assert "held-out images" in printed
+    assert "PGD-2 linf:0.3" in printed
+    assert f"atent attack {run}" in printed
+
+
+def test_attack_takes_a_run_or_a_weights_file_with_the_same_result(run: Path, tmp_path: Path) -> None:
+    common = ["--examples", 20, "--set", "steps=3", "--threads", 1]
+    assert atent("attack", run, *common) == 0
+    weights = tmp_path / "mine.safetensors"
+    shutil.copy(run / "best.safetensors", weights)
+    named = ["--model", "small-cnn", "--data", "mnist-small", "--threat", "linf:0.3", "--out", tmp_path / "out"]
+    assert atent("attack", weights, *named, *common) == 0
+    (one,), (two,) = results(run), results(tmp_path / "out")
+    assert one._replace(run="") == two._replace(run="")
+
+
+def test_attack_again_does_nothing_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["attack", run, "--attack", "atent-chain", "--examples", 10, "--set", "steps=2", "--threads", 1]
+    assert atent(*command) == 0
+    (file,) = (path for path in (run / "attack").iterdir() if path.name.startswith("atent-2"))
+    first, table = file.read_text(), capsys.readouterr().out
+    assert atent(*command) == 0
+    assert file.read_text() == first
+    assert capsys.readouterr().out == table
+    assert "ATENT-2" in table
+
+
+def test_show_prints_recipes_and_markdown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert atent("show", "demo") == 0
+    assert '"tolerance": 0.001' in capsys.readouterr().out
+    assert atent("attack", run, "--examples", 10, "--set", "steps=2", "--threads", 1) == 0
+    capsys.readouterr()
+    assert atent("show", run, "--markdown") == 0
+    assert "| tiny | mnist-small | linf:0.3 | PGD-2 | 10 |" in capsys.readouterr().out
+
+
+def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert atent("list") == 0
+    printed = capsys.readouterr().out
+    for name in ("mnist-linf-atent-fast", "wrn-34-10", "pgd-at", "atent-chain", "cifar10"):
+        assert name in printed
+    assert atent("list", "attacks") == 0
+    assert "wrn-34-10" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "demoo"], ["demoo", "mnist-linf-atent"]),
+        (["train", "demo", "--set", "epoch=1"], ["epoch", "epochs"]),
+        (["train", "demo", "--set", "epochs"], ["epochs", "key=value"]),
+        (["train", "demo", "--data", "svhn"], ["svhn", "mnist-small"]),
+        (
+            ["train", "demo", "--data", "mnist", "--data-dir", "nowhere"],
+            ["train-images-idx3-ubyte", "nowhere", "--data-dir"],
+        ),
+        (["train", "demo", "--model", "vgg"], ["vgg", "small-cnn"]),
+        (["train", "demo", "--model", "json:loads"], ["json:loads"]),
+        (["train", "demo", "--threads", "0"], ["--threads 0"]),
+        (["train", "demo", "--device", "cuda:99"], ["cuda:99", "cpu"]),
+        (["train", "demo", "--device", "toaster"], ["toaster", "cpu"]),
+        (["train", "demo", "--set", "threat=linf:-0.1"], ["-0.1", ">= 0"]),
+        (["train", "demo", "--set", "validation=6000"], ["6000", "5999"]),
+        (["train", "demo", "--out", "/proc/nowhere"], ["/proc/nowhere"]),
+        (["attack", "nowhere"], ["nowhere", "--model"]),
+        (["attack", "nowhere.pt", "--model", "small-cnn", "--data", "mnist-small"], ["nowhere.pt"]),
+        (["attack", "{run}", "--attack", "magic"], ["magic", "pgd"]),
+        (["attack", "{run}", "--set", "stepz=3"], ["stepz", "steps", "restarts"]),
+        (["attack", "{run}", "--set", "steps=0"], ["steps", "0"]),
+        (["attack", "{run}", "--examples", "0"], ["0", "1 to 2000"]),
+        (["attack", "{run}", "--threat", "l3:1"], ["l3:1", "linf"]),
+        (["attack", "{run}", "--model", "lenet5"], ["best.safetensors", "does not fit"]),
+        (["attack", "{run}/best.safetensors", "--model", "small-cnn", "--data", "mnist-small"], ["--threat"]),
+        (["show", "nowhere"], ["nowhere", "demo"]),
+        (["list", "cars"], ["cars", "recipes"]),
+    ],
+)
+def test_mistakes_get_one_clear_line(
+    run: Path, arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    out = [] if "--out" in arguments or arguments[0] != "train" else ["--out", run.parent / "never"]
+    assert atent(*(argument.format(run=run) for argument in arguments), *out) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert all(word in captured.err for word in words), captured.err
+    assert not (run.parent / "never").exists()
+
+
+def test_another_recipe_does_not_overwrite_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (run / "last.safetensors").read_bytes()
+    assert atent("train", "demo", "--out", run, *SETTINGS, "--set", "seed=5") == 2
+    assert "different: seed" in capsys.readouterr().err
+    assert (run / "last.safetensors").read_bytes() == before
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "atent", "train", "demo", f"--out={tmp_path}", "--threads=1", *SETTINGS]
+    process = subprocess.Popen([*command, "--set=epochs=500"], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "last.safetensors").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopped by SIGINT; saved. The same command goes on from here." in said
+    assert "Traceback" not in said
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['atent', '--help']; import atent.cli\ntry: atent.cli.main()\nexcept SystemExit: pass\n"
+    )
+    check = code + "assert 'torch' not in sys.modules and 'scipy' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, check=True, env=dict(os.environ)
+    )
+    for command in ("train", "attack", "list", "show"):
+        assert command in done.stdout
