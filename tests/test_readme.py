@@ -1,0 +1,76 @@
+"""The README's commands run, its Python runs, and its table is the one that the rows give."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from test_cli import atent
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SMOKE = {
+    "train": "--set epochs=1 --set validation=5900 --set monitor_examples=10 --set monitor.steps=2 --set defense.steps=2",
+    "attack": "--examples 10 --set steps=2",
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the README's order; full MNIST and the stranger's weights are replaced by small stand-ins."""
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        line.partition("#")[0] for block in blocks("sh") for line in block.splitlines() if line.startswith("atent ")
+    ]
+    assert len(commands) >= 10
+    for command in commands:
+        words = command.replace("--data-dir DIR", "").replace("--data mnist ", "--data mnist-small ")
+        words = words.replace("their-weights.pt", "runs/demo/best.safetensors")
+        kind = words.split()[1]
+        extra = SMOKE.get(kind, "") + (" --data mnist-small --threads 1" if kind in SMOKE else "")
+        assert atent(*shlex.split(f"{words} {extra}")[1:]) == 0, command
+
+
+def test_python_block_trains() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
+    x, y = torch.rand(30, 3, 2, 2), torch.arange(30) % 3
+    names = {
+        "model": model,
+        "loader": [(x, y)] * 5,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "generator": torch.Generator().manual_seed(0),
+    }
+    before = torch.nn.functional.cross_entropy(model(x), y)
+    (block,) = blocks("python")
+    exec(block, names)
+    assert torch.nn.functional.cross_entropy(model(x), y) < before
+
+
+def test_set_up_and_test_commands_are_the_makefiles() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for block in blocks("sh"):
+        for target in re.findall(r"^make (\w+)$", block, flags=re.MULTILINE):
+            assert re.search(rf"^{target}: setup$", makefile, flags=re.MULTILINE), target
+    assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_results_table_is_the_one_that_the_rows_give() -> None:
+    code = "import fill_readme; print(fill_readme.filled(open('../README.md', encoding='utf-8').read()), end='')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "scripts", capture_output=True, text=True, encoding="utf-8", check=True
+    )
+    assert done.stdout == README
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / link).exists(), link
