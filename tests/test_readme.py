@@ -14,7 +14,8 @@ from test_cli import atent
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SMOKE = {
-    "train": "--set epochs=1 --set validation=5900 --set monitor_examples=10 --set monitor.steps=2 --set defense.steps=2",
+    "train": "--set epochs=1 --set validation=5900 --set monitor_examples=9 --set monitor.steps=2"
+    " --set defense.steps=2",
     "attack": "--examples 10 --set steps=2",
 }
 

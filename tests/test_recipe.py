@@ -1,11 +1,14 @@
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from atent.attacks import Pgd
 from atent.defenses import Atent
 from atent.errors import UserError
-from atent.recipe import load_recipe, parse_setting, recipe_names
+from atent.models import Shape, Standardize
+from atent.recipe import build_model, load_recipe, parse_setting, recipe_names
 
 PROMISED = {
     "demo",
@@ -77,6 +80,8 @@ def test_settings_are_toml_values_or_text(text: str, key: str, value: object) ->
         ({"epochs": 0}, ["epochs", "0", "greater"]),
         ({"monitor.name": "fgsmm"}, ["fgsmm", "pgd"]),
         ({"data.x": 1}, ["data"]),
+        ({"defense.pull": "auto", "defense.step": 0.5}, ["pull 'auto'", "step <= eps"]),
+        ({"defense.pull": "auto", "defense.step": 0.1}, ["0.1", "eps_warmup = 0"]),
     ],
 )
 def test_mistakes_are_told_in_one_line(overrides: dict[str, object], words: list[str]) -> None:
@@ -84,6 +89,31 @@ def test_mistakes_are_told_in_one_line(overrides: dict[str, object], words: list
         load_recipe("demo", overrides)
     assert "\n" not in str(caught.value)
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def wrong_classes(shape: Shape) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, shape.classes + 1))
+
+
+def wrong_images(shape: Shape) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(100, shape.classes))
+
+
+def own_network(shape: Shape) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, shape.classes))
+
+
+@pytest.mark.parametrize(("name", "words"), [("wrong_classes", r"\(2, 11\).*\(2, 10\)"), ("wrong_images", "784")])
+def test_a_network_that_does_not_fit_the_data_is_refused(name: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        build_model(f"{__name__}:{name}", Shape((1, 28, 28), 10))
+
+
+def test_a_users_network_is_imported_and_standardizes_first() -> None:
+    model = build_model(f"{__name__}:own_network", Shape((1, 28, 28), 10), standardize_for="mnist")
+    assert isinstance(model, nn.Sequential)
+    assert isinstance(model[0], Standardize)
+    assert model(torch.rand(3, 1, 28, 28)).shape == (3, 10)
 
 
 def test_unknown_recipe_lists_the_known_ones() -> None:

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from torch import nn
 
+from atent.ascent import auto_pull, step_size
 from atent.attacks import ATTACKS, Attack
+from atent.borrow import borrowed
 from atent.data import SOURCES, Augmentation
 from atent.defenses import DEFENSES, Defense
 from atent.errors import UserError, unknown
@@ -64,6 +67,20 @@ class Recipe(BaseModel):
     def _monitor(cls, table: dict[str, Any]) -> dict[str, Any]:
         return _written_out(table, make(ATTACKS, table, "monitor attack"))
 
+    @model_validator(mode="after")
+    def _pull_can_be_solved(self) -> "Recipe":
+        """Refuse a `pull = "auto"` that would fail at the first batch, or at a small eps of the warm-up."""
+        table = self.defense
+        if table.get("pull") == "auto":
+            threat = self.make_threat()
+            auto_pull(threat.eps, table["steps"], step_size(threat, table["steps"], table["step"], table["reach"]))
+            if table["step"] is not None and self.schedule.warmup * self.schedule.eps_warmup > 0:
+                raise UserError(
+                    f"defense.step = {table['step']} with pull 'auto' cannot follow eps in its warm-up; leave step out "
+                    "(then it is reach * eps / steps), or set schedule.eps_warmup = 0"
+                )
+        return self
+
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)
 
@@ -94,10 +111,24 @@ def build_model(name: str, shape: Shape, standardize_for: str | None = None) -> 
         raise UserError(f"model {name!r} failed on {shape}: {type(error).__name__}: {error}") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"model {name!r} returned {type(network).__name__}; expected a torch.nn.Module")
+    _check_fits(name, network, shape)
     if standardize_for is None:
         return network
     source = SOURCES[standardize_for]
     return nn.Sequential(Standardize(source.mean, source.std), network)
+
+
+def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:
+    """Try the network on two black images, so that one that does not fit the data is refused before any work."""
+    try:
+        with borrowed(network), torch.no_grad():
+            logits = network(torch.zeros(2, *shape.image))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"model {name!r} does not take images of shape {shape.image}: {reason}") from error
+    found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    if found != (2, shape.classes):
+        raise UserError(f"model {name!r} returned {found} for 2 images; expected logits of shape (2, {shape.classes})")
 
 
 def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
