@@ -89,4 +89,4 @@ def test_misclassified_examples_come_back_as_they_are() -> None:
 def test_labels_name_what_was_run() -> None:
     assert Pgd(steps=40, restarts=10).label == "PGD-40x10"
     assert Pgd(steps=20, step=0.01).label == "PGD-20 (step 0.01)"
-    assert Pgd(loss="margin", steps=5).label == "PGD-5 margin"
+    assert Pgd(loss="margin", steps=5).label == "PGD-5 (loss margin)"

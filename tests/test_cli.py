@@ -7,9 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from atent.cli import main
+from atent.models import MODELS, Shape
 from atent.report import results
+from atent.runs import load_tensors
 
 TINY = ["epochs=1", "validation=5800", "batch=50", "monitor_examples=20", "monitor.steps=2", "defense.steps=2"]
 SETTINGS = [f"--set={setting}" for setting in TINY]
@@ -53,12 +56,26 @@ def test_training_makes_the_promised_files_and_a_table(run: Path, capsys: pytest
 def test_attack_takes_a_run_or_a_weights_file_with_the_same_result(run: Path, tmp_path: Path) -> None:
     common = ["--examples", 20, "--set", "steps=3", "--threads", 1]
     assert atent("attack", run, *common) == 0
-    weights = tmp_path / "mine.safetensors"
-    shutil.copy(run / "best.safetensors", weights)
-    named = ["--model", "small-cnn", "--data", "mnist-small", "--threat", "linf:0.3", "--out", tmp_path / "out"]
-    assert atent("attack", weights, *named, *common) == 0
-    (one,), (two,) = results(run), results(tmp_path / "out")
-    assert one._replace(run="") == two._replace(run="")
+    mine, foreign = tmp_path / "mine.safetensors", tmp_path / "foreign.pt"
+    shutil.copy(run / "best.safetensors", mine)  # carries its recipe
+    torch.save(load_tensors(mine)[0], foreign)
+    named = ["--model", "small-cnn", "--data", "mnist-small", "--threat", "linf:0.3"]
+    assert atent("attack", mine, *common, "--out", tmp_path / "one") == 0
+    assert atent("attack", foreign, *named, *common, "--out", tmp_path / "two") == 0
+    found = [results(folder)[0]._replace(run="") for folder in (run, tmp_path / "one", tmp_path / "two")]
+    assert found[0] == found[1] == found[2]
+
+
+def test_another_networks_rows_are_not_mixed_in(run: Path, tmp_path: Path) -> None:
+    other = MODELS["small-cnn"](Shape((1, 28, 28), 10))
+    torch.save(other.state_dict(), tmp_path / "other.pt")
+    common = ["--examples", 20, "--set", "steps=2", "--threads", 1, "--out", tmp_path]
+    assert atent("attack", run, *common) == 0
+    named = ["--model=small-cnn", "--data=mnist-small", "--threat=linf:0.3"]
+    assert atent("attack", tmp_path / "other.pt", *named, *common) == 0
+    lines = results(tmp_path)
+    assert len({line.run for line in lines}) == 2
+    assert not any(line.attack == "worst case" for line in lines)
 
 
 def test_attack_again_does_nothing_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,25 +126,38 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "demo", "--set", "threat=linf:-0.1"], ["-0.1", ">= 0"]),
         (["train", "demo", "--set", "validation=6000"], ["6000", "5999"]),
         (["train", "demo", "--out", "/proc/nowhere"], ["/proc/nowhere"]),
-        (["attack", "nowhere"], ["nowhere", "--model"]),
+        (["bogus"], ["bogus"]),
+        (["attack"], ["target"]),
+        (["attack", "{run}", "--examples", "ten"], ["--examples"]),
+        (["attack", "nowhere"], ["no weights at nowhere"]),
         (["attack", "nowhere.pt", "--model", "small-cnn", "--data", "mnist-small"], ["nowhere.pt"]),
+        (["attack", "{foreign}"], ["--model"]),
+        (["attack", "{foreign}", "--model", "small-cnn"], ["--data"]),
+        (["attack", "{foreign}", "--model", "small-cnn", "--data", "mnist-small"], ["--threat"]),
+        (["attack", "{run}", "--attack", "json:loads"], ["json:loads"]),
+        (["attack", "{run}", "--set", "name=atent-chain"], ["--attack"]),
+        (["attack", "{run}", "--device", "meta"], ["meta", "cpu"]),
+        (["train", "demo", "--set", "defense.name=json:loads"], ["json:loads"]),
+        (["train", "demo", "--set", "defense.tolerance=0.99", "--set", "defense.share=0.5"], ["0.99", "0.5"]),
+        (["train", "demo", "--set", "optimizer.nesterov=true", "--set", "optimizer.momentum=0"], ["nesterov"]),
         (["attack", "{run}", "--attack", "magic"], ["magic", "pgd"]),
         (["attack", "{run}", "--set", "stepz=3"], ["stepz", "steps", "restarts"]),
         (["attack", "{run}", "--set", "steps=0"], ["steps", "0"]),
         (["attack", "{run}", "--examples", "0"], ["0", "1 to 2000"]),
         (["attack", "{run}", "--threat", "l3:1"], ["l3:1", "linf"]),
         (["attack", "{run}", "--model", "lenet5"], ["best.safetensors", "does not fit"]),
-        (["attack", "{run}/best.safetensors", "--model", "small-cnn", "--data", "mnist-small"], ["--threat"]),
         (["show", "nowhere"], ["nowhere", "demo"]),
         (["list", "cars"], ["cars", "recipes"]),
     ],
 )
 def test_mistakes_get_one_clear_line(
-    run: Path, arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    foreign = tmp_path / "foreign.pt"
+    torch.save(load_tensors(run / "best.safetensors")[0], foreign)
     capsys.readouterr()
-    out = [] if "--out" in arguments or arguments[0] != "train" else ["--out", run.parent / "never"]
-    assert atent(*(argument.format(run=run) for argument in arguments), *out) == 2
+    out = ["--out", run.parent / "never"] if arguments[:1] == ["train"] and "--out" not in arguments else []
+    assert atent(*(argument.format(run=run, foreign=foreign) for argument in arguments), *out) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1, captured.err

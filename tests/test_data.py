@@ -49,7 +49,7 @@ def test_cifar_rows_are_label_then_planes(tmp_path: Path, monkeypatch: pytest.Mo
     assert torch.equal(images.x[1, 2, 0, :5], torch.from_numpy(rows[1, 1 + 2048 : 1 + 2053]))
 
 
-@pytest.mark.parametrize("damage", ["tampered", "truncated", "missing"])
+@pytest.mark.parametrize("damage", ["tampered", "truncated", "flipped", "missing"])
 def test_damaged_files_are_refused_with_their_name(tmp_path: Path, damage: str) -> None:
     packaged = Path(__file__).parents[1] / "src/atent/datasets/mnist-small"
     file = "t10k-images-idx3-ubyte"
@@ -58,6 +58,10 @@ def test_damaged_files_are_refused_with_their_name(tmp_path: Path, damage: str) 
         (tmp_path / file).write_bytes(content)
     elif damage == "truncated":
         (tmp_path / f"{file}.gz").write_bytes((packaged / f"{file}.gz").read_bytes()[:5000])
+    elif damage == "flipped":
+        packed = bytearray((packaged / f"{file}.gz").read_bytes())
+        packed[1000] ^= 0xFF
+        (tmp_path / f"{file}.gz").write_bytes(packed)
     with pytest.raises(UserError, match=file):
         load("mnist", "test", tmp_path)
 

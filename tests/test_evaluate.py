@@ -24,7 +24,7 @@ from atent.threat import Threat
 from toys import THREATS, small_network, stand_in
 
 IMAGES = stand_in(Shape((1, 6, 6), 3), 20)
-HEADER = {"label": "PGD-2", "threat": "linf:0.1", "data": "toy", "examples": 20}
+HEADER = {"label": "PGD-2", "threat": "linf:0.1", "data": "toy", "examples": 20, "weights": "abc"}
 
 
 def rows_of(skip: int = 0) -> list[list[Row]]:
@@ -82,6 +82,12 @@ class Cheat:
 def test_a_point_outside_the_threat_is_an_error(threat: Threat, change: float) -> None:
     with pytest.raises(UserError, match=r"Cheat returned a point outside .* for example 0"):
         list(attack_images(small_network(), IMAGES, Cheat(change), threat))
+
+
+@pytest.mark.parametrize("threat", [Threat("l2", 5.0), Threat("linf", 8 / 255)], ids=str)
+def test_rounding_of_large_images_is_not_a_violation(threat: Threat) -> None:
+    x = torch.rand(2, 3, 224, 224)
+    check_inside(threat.project(x + 0.1 * torch.randn_like(x), x), x, threat, "project")
 
 
 def test_a_point_outside_the_box_is_an_error() -> None:

@@ -8,6 +8,7 @@ from atent.attacks import Pgd
 from atent.defenses import Atent
 from atent.errors import UserError
 from atent.models import Shape, Standardize
+from atent.optim import Optimizer
 from atent.recipe import build_model, load_recipe, parse_setting, recipe_names
 
 PROMISED = {
@@ -40,6 +41,12 @@ def test_defaults_are_written_out_and_make_the_same_methods_again() -> None:
 def test_overrides_reach_every_level() -> None:
     recipe = load_recipe("demo", {"epochs": 2, "defense.steps": 3, "optimizer.lr": 0.5})
     assert (recipe.epochs, recipe.defense["steps"], recipe.optimizer.lr) == (2, 3, 0.5)
+
+
+def test_another_optimizer_or_schedule_keeps_the_other_values() -> None:
+    recipe = load_recipe("mnist-l2-atent", {"optimizer.name": "adam", "monitor.steps": 3})
+    assert recipe.optimizer == Optimizer(name="adam", lr=0.001)
+    assert recipe.monitor["steps"] == 3
 
 
 def test_another_defense_drops_the_fields_of_the_first() -> None:

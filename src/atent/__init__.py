@@ -40,6 +40,6 @@ __all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'atent' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"atent.{_HOME_OF[name]}"), name)
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(f"atent.{_HOME_OF[name]}"), name)
+    raise AttributeError(f"module 'atent' has no attribute {name!r}")

@@ -6,11 +6,12 @@ another method.
 
 import math
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 import torch
 from torch import Tensor
 
-from atent.errors import UserError
+from atent.errors import UserError, unknown
 from atent.fields import Direction, Projection, Pull, Start
 from atent.threat import Threat
 
@@ -40,10 +41,12 @@ def ascend(
     The clamp is to the pixel box; the total displacement x' - x is projected to the ball at the last step, at every
     step, or never. Points of a chain that is not projected may leave the ball; an eps of 0 yields x.
 
-    A taker that back-propagates through a yielded point (after `point.requires_grad_()`) has thereby computed its
-    gradient up to a positive factor; the steepest direction does not depend on that factor, and the chain uses it
-    instead of running a second pass.
+    A taker that evaluates the objective at a yielded point and back-propagates has computed the gradient that the
+    chain needs next. It leaves it in `point.grad` (see `keep_own_gradient`), and the chain runs no second pass.
     """
+    for name, value, allowed in (("project", project, Projection), ("direction", direction, Direction)):
+        if value not in get_args(allowed):
+            raise unknown(name, value, get_args(allowed))
     size = step_size(threat, steps, step, reach)
     pulled = auto_pull(threat.eps, steps, size) if pull == "auto" else pull
     spread = math.sqrt(2 * size) * noise
@@ -67,6 +70,17 @@ def input_gradient(objective: Objective, point: Tensor) -> Tensor:
     with torch.enable_grad():
         point = point.detach().requires_grad_()
         return torch.autograd.grad(objective(point).sum(), point)[0]
+
+
+def keep_own_gradient(point: Tensor, loss: Tensor) -> None:
+    """Make a later backward pass leave in `point.grad` the gradient of the summed `loss`, shape (n,).
+
+    Whatever the pass multiplies the loss with (a share, the mean's 1/n, a loss scaler) arrives at `loss` and is
+    divided out again at the point.
+    """
+    factor: list[Tensor] = []
+    loss.register_hook(factor.append)
+    point.register_hook(lambda gradient: gradient / factor[0].view(-1, *[1] * (point.dim() - 1)))
 
 
 def step_size(threat: Threat, steps: int, step: float | None, reach: float) -> float:

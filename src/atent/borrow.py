@@ -16,7 +16,8 @@ def borrowed(model: nn.Module, training: bool = False) -> Iterator[nn.Module]:
     modes = [(module, module.training) for module in model.modules()]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
-        model.train(training)
+        if not (training and model.training):  # layers that their owner froze stay so in a training network
+            model.train(training)
         for parameter in trained:
             parameter.requires_grad_(False)
         yield model

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from atent.report import Result
 
 app = typer.Typer(
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -91,7 +90,8 @@ def attack(
     ] = None,
     examples: Annotated[int | None, typer.Option(help="Attack the first N test images. Default: all.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack's random starts.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for the rows. Default: the run's, or runs/FILE.")] = None,
+    batch: Annotated[int, typer.Option(help="Images attacked at once.", min=1)] = 250,
+    out: Annotated[Path | None, typer.Option(help="Folder for the rows. Default: the run's, or a new one.")] = None,
     data: DataName = None,
     data_dir: DataDir = None,
     model: ModelName = None,
@@ -107,21 +107,26 @@ def attack(
     from atent.evaluate import attack_target
     from atent.machine import pick_device, prepare
     from atent.recipe import parse_setting
+    from atent.report import results
     from atent.tables import make
     from atent.target import open_target
     from atent.threat import Threat
 
-    method = {"name": attack, **dict(map(parse_setting, settings or []))}
-    chosen = make(ATTACKS, method, "attack", "--set")
+    fields = dict(map(parse_setting, settings or []))
+    if "name" in fields:
+        raise UserError("--set name=...: the attack's name is given by --attack")
+    method = {"name": attack, **fields}
+    chosen = make(ATTACKS, method, "attack", f"attack {attack}")
     asked = Threat.parse(threat) if threat else None
     prepare(threads)
     where = pick_device(device)
     network = open_target(target, model=model, data=data, data_dir=data_dir, examples=examples, device=where)
     if asked is None and network.threat is None:
-        raise UserError(f"{target} is not a run folder, so --threat must be given, such as linf:0.3")
+        raise UserError(f"{target} does not say its threat, so --threat must be given, such as linf:0.3")
     folder = out or network.folder
-    attack_target(network, chosen, attack, asked or Threat.parse(str(network.threat)), folder, seed, where)
-    show([str(folder)])
+    against = asked or Threat.parse(str(network.threat))
+    attack_target(network, chosen, method, against, folder, seed=seed, batch=batch, device=where)
+    _print_results(results(folder))
 
 
 @app.command()
@@ -134,7 +139,8 @@ def show(
     from atent.report import markdown as to_markdown
     from atent.report import results
 
-    if len(targets) == 1 and (targets[0] in recipe_names() or targets[0].endswith(".toml")):
+    is_recipe = targets[0] in recipe_names() or targets[0].endswith(".toml")
+    if len(targets) == 1 and is_recipe and not Path(targets[0]).is_dir():
         print(load_recipe(targets[0]).model_dump_json(indent=2))
         return
     folders = [Path(target) for target in targets]
@@ -210,24 +216,39 @@ def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    if version:
-        print(__version__)
+def _version(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version or context.invoked_subcommand is None:
+        print(__version__ if version else context.get_help())
         raise typer.Exit
 
 
 def main() -> None:
     """Run the command; a user's error is one line and exit code 2."""
     try:
-        app()
+        code = app(standalone_mode=False)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = _fail(str(error))
+    except BrokenPipeError:  # `atent list | head`
+        code = 1
     except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
-        sys.exit(2)
+        code = _fail(f"{error.filename or 'the disk'}: {error.strerror or error}")
     except Interrupted as stop:
         print(f"{stop}; saved. The same command goes on from here.", file=sys.stderr)
-        sys.exit(stop.code)
+        code = stop.code
+    except KeyboardInterrupt:
+        print("stopped at once; the last checkpoint stays. The same command goes on from there.", file=sys.stderr)
+        code = 130
+    except Exception as error:
+        # A usage error of the command-line library, whose class has another home in each of its versions.
+        if not hasattr(error, "format_message"):
+            raise
+        code = _fail(f"{error.format_message()} (atent --help)")
+    sys.exit(code)
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 2

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def _find(name: str, file: str, md5: str, data_dir: Path | None) -> bytes:
         )
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{name}: cannot read {path}: {error}") from None
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != md5:
@@ -101,8 +102,6 @@ def _read_idx_pair(contents: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np
 
 def _read_idx(content: bytes) -> NDArray[np.uint8]:
     """LeCun's idx format: two zero bytes, type 8 (uint8), the number of dimensions, each as a big-endian int32."""
-    if content[:3] != b"\0\0\x08":
-        raise UserError(f"not an idx file of bytes: it starts with {content[:4].hex()}, expected 000008..")
     dimensions = np.frombuffer(content, ">i4", count=content[3], offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(tuple(dimensions)).copy()
 

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -109,14 +110,20 @@ def predict(model: nn.Module, x: Tensor) -> Tensor:
 
 def check_inside(x_adv: Tensor, x: Tensor, threat: Threat, who: str, first: int = 0) -> Tensor:
     """The size of each perturbation; a point outside the ball or the box, or not finite, is an error."""
-    size = threat.size((x_adv - x).double())
+    x_adv, x = x_adv.cpu().double(), x.cpu().double()  # some devices have no doubles
+    size = threat.size(x_adv - x)
     low, high = threat.box
     inside = ((x_adv >= low - TOLERANCE) & (x_adv <= high + TOLERANCE)).flatten(1).all(1)
-    bad = ~(inside & (size <= threat.eps + TOLERANCE))  # NaN compares false
+    bad = ~(inside & (size <= threat.eps + slack(threat, x[0].numel())))  # NaN compares false
     if bad.any():
         k = int(bad.nonzero()[0])
         raise UserError(f"{who} returned a point outside {threat} for example {first + k}: size {float(size[k]):.8g}")
     return size
+
+
+def slack(threat: Threat, dimension: int) -> float:
+    """By how much float32 rounding may overshoot the radius: of the radius itself, and of each of the pixels."""
+    return TOLERANCE * max(1.0, threat.eps) + 1e-8 * math.sqrt(dimension)
 
 
 def attack_file(folder: Path, header: Mapping[str, Any]) -> Path:
@@ -129,19 +136,23 @@ def attack_file(folder: Path, header: Mapping[str, Any]) -> Path:
 def attack_target(
     target: Target,
     attack: Attack,
-    name: str,
+    settings: Mapping[str, Any],
     threat: Threat,
     folder: Path,
+    *,
     seed: int = 0,
-    device: torch.device | str = "cpu",
     batch: int = 250,
+    device: torch.device | str = "cpu",
 ) -> Path:
-    """Attack every image of the target, a row each in `folder`/attack; what is there already is not done again."""
+    """Attack every image of the target, a row each in `folder`/attack; what is there already is not done again.
+
+    `settings` is the table {"name": ..., field: value} that the attack was made of.
+    """
     fields: dict[str, Any] = dataclasses.asdict(attack) if dataclasses.is_dataclass(attack) else {}
     header = {
-        "label": getattr(attack, "label", name),
-        "attack": {"name": name, **fields},
-        "threat": str(threat),
+        "label": getattr(attack, "label", settings["name"]),
+        "attack": {**settings, **fields},
+        "threat": f"{threat.norm}:{threat.eps!r}",
         "data": target.data,
         "split": "test",
         "examples": len(target.images),
@@ -150,6 +161,7 @@ def attack_target(
         "model": target.model,
         "weights": target.weights,
     }
+    header = json.loads(json.dumps(header))  # as it will be read again: tuples become lists
     path = attack_file(folder, header)
     done = finished_rows(path, header, batch)
     batches = attack_images(
@@ -194,4 +206,6 @@ def finished_rows(path: Path, header: Mapping[str, Any], batch: int) -> int:
 def read_attack(path: Path) -> tuple[dict[str, Any], list[Row]]:
     """The header and the rows of an attack's file."""
     header, *rows = read_rows(path)
+    if not {"label", "threat", "data", "examples", "weights"} <= header.keys():
+        raise UserError(f"{path} is not a file of atent attack: its first line is no header")
     return header, rows  # type: ignore[return-value]

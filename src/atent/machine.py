@@ -20,6 +20,9 @@ def prepare(threads: int | None = None) -> None:
         if threads < 1:
             raise UserError(f"--threads {threads}; allowed: 1 or more")
         torch.set_num_threads(threads)
+    # The same bits on every run; TF32 convolutions would blur an attack's gradients.
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.allow_tf32 = False
     keep_freed_memory()
 
 
@@ -42,6 +45,8 @@ def pick_device(name: str) -> torch.device:
         )
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda", "mps"):
+            raise RuntimeError(f"a {device.type} device cannot be used")
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
@@ -65,12 +70,16 @@ def environment() -> dict[str, object]:
         "platform": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
     }
 
 
 def _commit() -> str | None:
     """The commit of our own source tree, if it is one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():  # installed, perhaps inside another project's tree
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

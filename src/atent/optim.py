@@ -21,6 +21,10 @@ class Optimizer:
     nesterov: bool = False
     weight_decay: Scale = 0.0
 
+    def __post_init__(self) -> None:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov needs a momentum above 0")
+
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         if self.name == "adam":
             return torch.optim.Adam(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)

@@ -2,11 +2,12 @@
 
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -85,18 +86,24 @@ class _Lines:
 
 @contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """A list that SIGINT or SIGTERM is appended to, so that a batch is finished before the process stops."""
+    """A list that SIGINT or SIGTERM is appended to, so that a batch is finished before the process stops.
+
+    The second signal acts at once, as it would have before.
+    """
     asked: list[int] = []
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def remember(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's)
         asked.append(signum)
+        restore()
 
-    try:
-        before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not the main thread: signals are the caller's
-        before = {}
+    if threading.current_thread() is threading.main_thread():  # elsewhere signals are the caller's
+        before |= {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore()

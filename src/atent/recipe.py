@@ -1,7 +1,7 @@
 """A recipe is everything that decides a training's result. It is a TOML file, a name of ours, or a Python object."""
 
 import dataclasses
-import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,21 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from torch import nn
 
 from atent.ascent import auto_pull, step_size
-from atent.attacks import ATTACKS, Attack
+from atent.attacks import ATTACKS, AtentChain, Attack
 from atent.borrow import borrowed
 from atent.data import SOURCES, Augmentation
-from atent.defenses import DEFENSES, Defense
+from atent.defenses import DEFENSES, Atent, Defense
 from atent.errors import UserError, unknown
 from atent.fields import Count
 from atent.models import MODELS, Shape, Standardize
 from atent.optim import Optimizer, Schedule
 from atent.tables import explain, field_names, look_up, make
 from atent.threat import Threat
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -65,20 +60,22 @@ class Recipe(BaseModel):
     @field_validator("monitor", mode="after")
     @classmethod
     def _monitor(cls, table: dict[str, Any]) -> dict[str, Any]:
+        table = {"name": "pgd", **table}
         return _written_out(table, make(ATTACKS, table, "monitor attack"))
 
     @model_validator(mode="after")
     def _pull_can_be_solved(self) -> "Recipe":
         """Refuse a `pull = "auto"` that would fail at the first batch, or at a small eps of the warm-up."""
-        table = self.defense
-        if table.get("pull") == "auto":
-            threat = self.make_threat()
-            auto_pull(threat.eps, table["steps"], step_size(threat, table["steps"], table["step"], table["reach"]))
-            if table["step"] is not None and self.schedule.warmup * self.schedule.eps_warmup > 0:
-                raise UserError(
-                    f"defense.step = {table['step']} with pull 'auto' cannot follow eps in its warm-up; leave step out "
-                    "(then it is reach * eps / steps), or set schedule.eps_warmup = 0"
-                )
+        threat, defense = self.make_threat(), self.make_defense()
+        for method in (defense, self.make_monitor()):
+            if isinstance(method, Atent | AtentChain) and method.pull == "auto":
+                auto_pull(threat.eps, method.steps, step_size(threat, method.steps, method.step, method.reach))
+        warms_up = self.schedule.warmup * self.schedule.eps_warmup > 0
+        if isinstance(defense, Atent) and defense.pull == "auto" and defense.step is not None and warms_up:
+            raise UserError(
+                f"defense.step = {defense.step:g} with pull 'auto' cannot follow eps in its warm-up; leave step out "
+                "(then it is reach * eps / steps), or set schedule.eps_warmup = 0"
+            )
         return self
 
     def make_threat(self) -> Threat:
@@ -123,8 +120,8 @@ def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:
     try:
         with borrowed(network), torch.no_grad():
             logits = network(torch.zeros(2, *shape.image))
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"model {name!r} does not take images of shape {shape.image}: {reason}") from error
     found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if found != (2, shape.classes):
@@ -182,6 +179,6 @@ def _replace(table: dict[str, Any], key: str, value: Any) -> None:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
             raise UserError(f"--set {key}: {parent} is not a table")
-    if last == "name" and table.get("name") != value:
+    if last == "name" and parents[-1:] in (["defense"], ["monitor"]) and table.get("name") != value:
         table.clear()
     table[last] = value

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from atent.evaluate import Rate, Row, clean_rate, rate, read_attack, robust_rate
+from atent.threat import Threat
 
 
 class Result(NamedTuple):
@@ -20,20 +21,25 @@ class Result(NamedTuple):
 
 
 def results(folder: Path) -> list[Result]:
-    """Every finished attack of a run folder and, where several met the same examples, their worst case."""
-    found: dict[tuple[str, str, int], list[tuple[str, list[Row]]]] = {}
+    """Every finished attack of a run folder and, where several met the same examples, their worst case.
+
+    Networks are told apart by their weights' hash where a folder has rows of several (a run trained further).
+    """
+    found: dict[tuple[str, str, str, int], list[tuple[str, list[Row]]]] = {}
     for path in sorted((folder / "attack").glob("*.jsonl")):
         header, rows = read_attack(path)
         if len(rows) == header["examples"]:
-            key = (str(header["data"]), str(header["threat"]), len(rows))
+            key = (header["weights"], header["data"], str(Threat.parse(header["threat"])), len(rows))
             found.setdefault(key, []).append((header["label"], rows))
+    several = len({weights for weights, *_ in found}) > 1
     lines = []
-    for (data, threat, count), attacks in found.items():
+    for (weights, data, threat, count), attacks in found.items():
+        run = f"{folder.name} ({weights[:6]})" if several else folder.name
         for label, rows in attacks:
-            lines.append(Result(folder.name, data, threat, label, count, clean_rate(rows), robust_rate(rows)))
+            lines.append(Result(run, data, threat, label, count, clean_rate(rows), robust_rate(rows)))
         if len(attacks) > 1:
             worst = worst_case(rows for _, rows in attacks)
-            lines.append(Result(folder.name, data, threat, "worst case", count, lines[-1].clean, worst))
+            lines.append(Result(run, data, threat, "worst case", count, lines[-1].clean, worst))
     return lines
 
 

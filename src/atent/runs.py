@@ -35,6 +35,10 @@ class Run:
         return self.folder / "recipe.json"
 
     @property
+    def environment_file(self) -> Path:
+        return self.folder / "environment.json"
+
+    @property
     def last(self) -> Path:
         return self.folder / "last.safetensors"
 
@@ -50,23 +54,29 @@ class Run:
         return parse_recipe(read_json(self.recipe_file), str(self.recipe_file))
 
     def begin(self, recipe: Recipe, environment: Mapping[str, object]) -> None:
-        """Make the folder, or check that it belongs to this very recipe."""
-        written = recipe.model_dump(mode="json")
+        """Make the folder, or check that it belongs to this very recipe; record each start's environment."""
         if self.recipe_file.exists():
-            found = read_json(self.recipe_file)
-            different = sorted(key for key in written.keys() | found.keys() if written.get(key) != found.get(key))
-            if different:
-                raise UserError(
-                    f"{self.folder} holds a run of another recipe (different: {', '.join(different)}); "
-                    "give another --out, or remove that folder"
-                )
-            return
+            self.check_same(recipe, self.recipe())
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make {self.folder}: {error.strerror}") from None
-        write_json(self.folder / "environment.json", environment)
-        write_json(self.recipe_file, written)
+        for orphan in self.folder.glob(".*.part"):  # of a process that was killed while it wrote
+            orphan.unlink(missing_ok=True)
+        write_json(self.recipe_file, recipe.model_dump(mode="json"))
+        starts = read_json(self.environment_file)["starts"] if self.environment_file.exists() else []
+        if environment not in starts:
+            write_json(self.environment_file, {"starts": [*starts, environment]})
+
+    def check_same(self, recipe: Recipe, found: Recipe) -> None:
+        """Refuse to mix two recipes in one folder."""
+        ours, theirs = recipe.model_dump(), found.model_dump()
+        different = sorted(key for key in ours if ours[key] != theirs[key])
+        if different:
+            raise UserError(
+                f"{self.folder} holds a run of another recipe (different: {', '.join(different)}); "
+                "give another --out, or remove that folder"
+            )
 
     def history(self) -> list[dict[str, Any]]:
         """The log's lines, one per finished epoch."""
@@ -81,10 +91,17 @@ def write_aside(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:
@@ -108,14 +125,21 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The complete lines of a JSONL file; a last line that a kill cut short is left out."""
     with path.open("rb") as file:
-        for line in file:
+        for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
-                yield json.loads(line)
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise UserError(f"cannot read {path}: line {number}: {error}") from None
+                yield row
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], info: Mapping[str, object]) -> None:
     """One safetensors file with our JSON in its header: tensors and what is said of them cannot come apart."""
-    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Cloned, since safetensors refuses tensors that share memory (tied weights).
+    flat = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
     write_aside(path, to_bytes(flat, metadata={_INFO: json.dumps(info)}))
 
 

@@ -1,7 +1,9 @@
 """Tables of named things. A name with a colon, `package.module:Name`, is the user's own and is imported."""
 
 import importlib
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -23,9 +25,12 @@ def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
 def import_object(name: str, kind: str) -> Any:
     """Import `package.module:Name`."""
     module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a script's path has its own folder instead of the user's
+        sys.path.insert(0, here)
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise UserError(f"cannot import {kind} {name!r}: {error}; allowed: package.module:Name on the path") from None
 
 
@@ -43,6 +48,8 @@ def make(table: Mapping[str, T], settings: Mapping[str, Any], kind: str, where: 
         return build(**fields)
     except ValidationError as error:
         raise UserError(explain(error, where or f"{kind} {settings['name']}")) from None
+    except TypeError as error:
+        raise UserError(f"{kind} {settings['name']} cannot be made of {fields}: {error}") from error
 
 
 def field_names(build: object) -> list[str]:
@@ -58,4 +65,6 @@ def explain(error: ValidationError, where: str) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":
         return f"{where}: {field} is missing"
+    if isinstance(first["input"], dict) or not field:  # a table as a whole: the message says what is wrong in it
+        return f"{where}: {message}"
     return f"{where}: {field} = {first['input']!r}: {message[:1].lower()}{message[1:]}"

@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from atent.errors import UserError
+from atent.errors import UserError, unknown
 from atent.fields import Start
 
 NORMS = ("linf", "l2")
@@ -70,6 +70,8 @@ class Threat:
         gaussian: normal noise that reaches about the radius (linf: std eps/2; l2: std eps/sqrt(d), so the norm is
         near eps), projected to the ball. center: x itself.
         """
+        if start not in get_args(Start):
+            raise unknown("start", start, get_args(Start))
         if start == "center" or self.eps == 0:
             return self.clamp(x)
         if self.norm == "linf":

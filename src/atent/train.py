@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,12 @@ from atent.data import Images, augment_crop_flip, epoch_batches, hold_out, load
 from atent.defenses import Defense
 from atent.errors import Interrupted, UserError
 from atent.evaluate import attack_images, clean_rate, robust_rate
+from atent.losses import cross_entropy
 from atent.machine import environment
 from atent.optim import averaged
 from atent.progress import progress, stop_requests
 from atent.randomness import derive, derive_seed
-from atent.recipe import Recipe
+from atent.recipe import Recipe, parse_recipe
 from atent.runs import Run, join_parts, load_tensors, save_tensors, take_part, write_rows
 from atent.threat import Threat
 
@@ -36,7 +37,7 @@ class Tally:
     right: int = 0
     radius: float = 0.0
     seconds: float = 0.0
-    recent: list[float] = field(default_factory=list)  # the losses of the last batches, to notice a plateau
+    recent: list[float] = field(default_factory=list)  # the last batches' cross-entropies, to notice a plateau
 
 
 @dataclass
@@ -56,21 +57,39 @@ class State:
         """The network to evaluate and keep: the averaged one if there is one."""
         return self.model if self.average is None else self.average.module
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, recipe: Recipe) -> None:
         parts = {"": self.model.state_dict(), "optimizer": _optimizer_tensors(self.optimizer)}
         if self.average is not None:
             parts["average"] = self.average.state_dict()
-        info = {"epoch": self.epoch, "batch": self.batch, "tally": vars(self.tally), "history": self.history}
-        save_tensors(path, join_parts(parts), info)
+        position = {"epoch": self.epoch, "batch": self.batch, "tally": vars(self.tally), "history": self.history}
+        save_tensors(path, join_parts(parts), {"recipe": recipe.model_dump(mode="json"), **position})
 
-    def load(self, path: Path) -> None:
-        tensors, info = load_tensors(path)
-        self.model.load_state_dict(take_part(tensors, ""))
-        _load_optimizer(self.optimizer, take_part(tensors, "optimizer"))
-        if self.average is not None:
-            self.average.load_state_dict(take_part(tensors, "average"))
-        self.epoch, self.batch, self.history = info["epoch"], info["batch"], info["history"]
-        self.tally = Tally(**info["tally"])
+    def load(self, run: Run, recipe: Recipe) -> None:
+        tensors, info = load_tensors(run.last)
+        try:
+            run.check_same(recipe, parse_recipe(info["recipe"], str(run.last)))
+            self.model.load_state_dict(take_part(tensors, ""))
+            _load_optimizer(self.optimizer, take_part(tensors, "optimizer"))
+            if self.average is not None:
+                self.average.load_state_dict(take_part(tensors, "average"))
+            self.epoch, self.batch, self.history = info["epoch"], info["batch"], info["history"]
+            self.tally = Tally(**info["tally"])
+        except (KeyError, IndexError, TypeError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{run.last} is not a state of this training: {reason}; remove it to start anew") from None
+
+
+class Step(NamedTuple):
+    """What a training step did: its loss, and at the last term's points cross-entropy, right answers, mean radius."""
+
+    loss: float
+    cross_entropy: float
+    right: int
+    radius: float
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss)
 
 
 def train_step(
@@ -81,31 +100,38 @@ def train_step(
     y: Tensor,
     threat: Threat,
     generator: torch.Generator,
-) -> tuple[float, int, float]:
+) -> Step:
     """One step on one batch; each loss term is back-propagated as it comes, so only one graph is alive.
 
-    Returns the loss, how many of the last term's points are classified right, and their mean distance from x.
+    Where the loss or its gradient is not finite, the weights stay as they are and the step says so.
     """
     model.train()
     optimizer.zero_grad()
-    total = torch.zeros((), device=x.device)
+    total, term = 0.0, None
     for term in defense(model, x, y, threat, generator):
         loss = term.loss.mean()
         loss.backward()
-        total += loss.detach()
-        right = (term.logits.detach().argmax(1) == y).sum()
-        radius = threat.size(term.x_adv - x).mean()
-    if not math.isfinite(float(total)):
-        return math.nan, 0, math.nan
+        total += float(loss.detach())
+    if term is None:
+        raise UserError(f"the defense {defense} yielded no loss term")
+    norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
+    if not (math.isfinite(total) and torch.stack(norms).isfinite().all()):
+        return Step(math.nan, math.nan, 0, math.nan)
     optimizer.step()
-    return float(total), int(right), float(radius)
+    logits = term.logits.detach()
+    return Step(
+        total,
+        float(cross_entropy(logits, y).mean()),
+        int((logits.argmax(1) == y).sum()),
+        float(threat.size(term.x_adv - x).mean()),
+    )
 
 
 def fit(
     recipe: Recipe,
     out: Path | str,
     *,
-    data_dir: Path | None = None,
+    data_dir: Path | str | None = None,
     device: torch.device | str = "cpu",
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
 ) -> Run:
@@ -114,11 +140,12 @@ def fit(
     Choices (the best epoch) are made on images held out of the training set; the test set is not read.
     """
     run = Run(Path(out))
-    train, held = hold_out(load(recipe.data, "train", data_dir), recipe.validation, derive(recipe.seed, "hold-out"))
+    images = load(recipe.data, "train", Path(data_dir) if data_dir else None)
+    train, held = hold_out(images, recipe.validation, derive(recipe.seed, "hold-out"))
     state = _fresh_state(recipe, train, device)
     run.begin(recipe, environment())
     if run.last.exists():
-        state.load(run.last)
+        state.load(run, recipe)
         if state.epoch < recipe.epochs:
             say(f"going on from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     write_rows(run.log, state.history)
@@ -130,7 +157,7 @@ def fit(
             for _ in _train_epoch(state, recipe, train, per_epoch, run, device):
                 show(state.epoch * per_epoch + state.batch, _words(state, recipe))
                 if stop:
-                    state.save(run.last)
+                    state.save(run.last, recipe)
                     raise Interrupted(stop[0])
             _finish_epoch(state, recipe, held, run, device, say)
     return run
@@ -146,10 +173,11 @@ def _fresh_state(recipe: Recipe, train: Images, device: torch.device | str) -> S
 def _train_epoch(
     state: State, recipe: Recipe, train: Images, per_epoch: int, run: Run, device: torch.device | str
 ) -> Iterator[None]:
-    """Train the rest of the epoch, yielding after every batch; the state is saved once a minute."""
+    """Train the rest of the epoch, yielding after every batch; the state is saved about once a minute."""
     defense, threat = recipe.make_defense(), recipe.make_threat()
     order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))
     saved = began = time.monotonic()
+    pause = SECONDS_BETWEEN_CHECKPOINTS
     for indices in order[state.batch :]:
         here = (state.epoch, state.batch)
         done = (state.epoch + state.batch / per_epoch) / recipe.epochs
@@ -161,25 +189,27 @@ def _train_epoch(
         if recipe.augment == "crop-flip":
             x = augment_crop_flip(x, generator)
         now = threat.scaled(recipe.schedule.eps_share(done))
-        loss, right, radius = train_step(state.model, state.optimizer, defense, x, y, now, generator)
-        if math.isnan(loss):
+        step = train_step(state.model, state.optimizer, defense, x, y, now, generator)
+        if not step.finite:
+            kept = f"{run.last} is the last good state" if run.last.exists() else "nothing was saved yet"
             raise UserError(
-                f"the loss of epoch {here[0] + 1}, batch {here[1]} is not finite; {run.last} is the last good state. "
-                f"A smaller optimizer.lr (now {recipe.optimizer.lr:g}) is the usual cure"
+                f"the loss or gradient of epoch {here[0] + 1}, batch {here[1]} is not finite; {kept}. A smaller "
+                f"optimizer.lr (now {recipe.optimizer.lr:g}), with another --out, is the usual cure"
             )
         if state.average is not None:
             state.average.update_parameters(state.model)
         tally = state.tally
         tally.images += len(y)
-        tally.loss += loss * len(y)
-        tally.right += right
-        tally.radius += radius * len(y)
-        tally.recent = [*tally.recent, loss][-100:]
+        tally.loss += step.loss * len(y)
+        tally.right += step.right
+        tally.radius += step.radius * len(y)
+        tally.recent = [*tally.recent, step.cross_entropy][-100:]
         state.batch += 1
         began, tally.seconds = time.monotonic(), tally.seconds + time.monotonic() - began
-        if began - saved > SECONDS_BETWEEN_CHECKPOINTS:
-            state.save(run.last)
-            saved = began
+        if began - saved > pause:
+            state.save(run.last, recipe)
+            saved = time.monotonic()
+            pause = max(SECONDS_BETWEEN_CHECKPOINTS, 20 * (saved - began))  # a large network's takes seconds itself
         yield
 
 
@@ -219,7 +249,7 @@ def _finish_epoch(
     state.epoch, state.batch, state.tally = state.epoch + 1, 0, Tally()
     if row["best"]:
         save_tensors(run.best, state.result.state_dict(), {"recipe": recipe.model_dump(mode="json"), "log": row})
-    state.save(run.last)
+    state.save(run.last, recipe)
     write_rows(run.log, state.history)
 
 

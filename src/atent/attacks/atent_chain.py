@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.ascent import ascend
-from atent.attacks.protocol import until_broken
+from atent.attacks.protocol import named, until_broken
 from atent.fields import Count, Direction, Projection, Pull, Scale, Size, Start, method
 from atent.losses import cross_entropy
 from atent.threat import Threat
@@ -34,7 +34,8 @@ class AtentChain:
 
     @property
     def label(self) -> str:
-        return f"ATENT-{self.steps}" + (f"x{self.restarts}" if self.restarts > 1 else "")
+        times = f"x{self.restarts}" if self.restarts > 1 else ""
+        return named(f"ATENT-{self.steps}{times}", self, said=("steps", "restarts"))
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         def attempt(x: Tensor, y: Tensor) -> Tensor:

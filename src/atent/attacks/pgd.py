@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.ascent import ascend
-from atent.attacks.protocol import until_broken
+from atent.attacks.protocol import named, until_broken
 from atent.fields import Count, Size, Start, method
 from atent.losses import LOSSES, LossName
 from atent.threat import Threat
@@ -32,8 +32,7 @@ class Pgd:
     @property
     def label(self) -> str:
         times = f"x{self.restarts}" if self.restarts > 1 else ""
-        loss = "" if self.loss == "cross-entropy" else f" {self.loss}"
-        return f"PGD-{self.steps}{times}{loss}" + (f" (step {self.step:g})" if self.step is not None else "")
+        return named(f"PGD-{self.steps}{times}", self, said=("steps", "restarts"))
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         loss = LOSSES[self.loss]

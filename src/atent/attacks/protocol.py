@@ -1,13 +1,17 @@
 """What an attack is, and how restarts are counted."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from atent.borrow import borrowed
 from atent.threat import Threat
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 class Attack(Protocol):
@@ -21,6 +25,16 @@ class Attack(Protocol):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         """Return x_adv, one point of the threat for each x."""
         ...
+
+
+def named(short: str, attack: "DataclassInstance", said: tuple[str, ...]) -> str:
+    """A label: the short name, then every field that is neither in it nor at its default."""
+    changed = [
+        f"{field.name} {getattr(attack, field.name)}"
+        for field in dataclasses.fields(attack)
+        if field.name not in said and getattr(attack, field.name) != field.default
+    ]
+    return f"{short} ({', '.join(changed)})" if changed else short
 
 
 def until_broken(

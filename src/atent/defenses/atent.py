@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import ascend
+from atent.ascent import ascend, keep_own_gradient
 from atent.borrow import borrowed
 from atent.defenses.protocol import Term
 from atent.fields import Count, Direction, Fraction, Mode, Projection, Pull, Scale, Size, Start, Tolerance, method
@@ -44,6 +44,12 @@ class Atent:
     mode: Mode = "eval"
     tolerance: Tolerance = 1e-3
 
+    def __post_init__(self) -> None:
+        if self.tolerance >= self.share:
+            raise ValueError(
+                f"tolerance {self.tolerance:g} leaves no sample of share {self.share:g}; it must be smaller"
+            )
+
     def shares(self) -> list[float]:
         """What x'_1 .. x'_K weigh in the moving average mu <- (1 - share) mu + share mu_k."""
         return [self.share * (1 - self.share) ** (self.steps - k) for k in range(1, self.steps + 1)]
@@ -72,11 +78,14 @@ class Atent:
             generator=generator,
         )
         # One pass serves the loss at x'_k and the chain's next step where both see the same network.
-        shared = self.direction == "steepest" and model.training == training and threat.eps > 0
+        same_network = model.training == training and threat.eps > 0
         for k, (share, point) in enumerate(zip(self.shares(), chain, strict=True), start=1):
             if share <= self.tolerance:
                 continue
-            if shared and k < self.steps:
-                point.requires_grad_()
+            shared = same_network and k < self.steps
+            point.requires_grad_(shared)
             logits = model(point)
-            yield Term(share * cross_entropy(logits, y), logits, point.detach())
+            loss = cross_entropy(logits, y)
+            if shared:
+                keep_own_gradient(point, loss)
+            yield Term(share * loss, logits, point.detach())
