@@ -5,6 +5,7 @@ another method.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import get_args
 
@@ -63,6 +64,11 @@ def ascend(
             inside = project == "every" or (project == "last" and k == steps)
             point = threat.project(point, x) if inside else threat.clamp(point)
         yield point
+
+
+def last(points: Iterator[Tensor]) -> Tensor:
+    """The point where a chain ends."""
+    return deque(points, maxlen=1).pop()
 
 
 def input_gradient(objective: Objective, point: Tensor) -> Tensor:

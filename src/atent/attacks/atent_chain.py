@@ -1,11 +1,9 @@
 """ATENT's Langevin chain used as an attack (paper, Table 6)."""
 
-from collections import deque
-
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import ascend
+from atent.ascent import ascend, last
 from atent.attacks.protocol import named, until_broken
 from atent.fields import Count, Direction, Projection, Pull, Scale, Size, Start, method
 from atent.losses import cross_entropy
@@ -53,6 +51,6 @@ class AtentChain:
                 project=self.project,
                 generator=generator,
             )
-            return threat.project(deque(chain, maxlen=1).pop(), x)
+            return threat.project(last(chain), x)
 
         return until_broken(model, x, y, self.restarts, attempt)

@@ -1,11 +1,9 @@
 """Projected gradient descent, the standard attack."""
 
-from collections import deque
-
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import ascend
+from atent.ascent import ascend, last
 from atent.attacks.protocol import named, until_broken
 from atent.fields import Count, Size, Start, method
 from atent.losses import LOSSES, LossName
@@ -48,6 +46,6 @@ class Pgd:
                 start=self.start,
                 generator=generator,
             )
-            return deque(points, maxlen=1).pop()
+            return last(points)
 
         return until_broken(model, x, y, self.restarts, attempt)

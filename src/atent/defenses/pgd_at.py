@@ -1,12 +1,11 @@
 """Adversarial training on the last point of PGD."""
 
-from collections import deque
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import ascend
+from atent.ascent import ascend, last
 from atent.borrow import borrowed
 from atent.defenses.protocol import Term
 from atent.fields import Count, Mode, Size, Start, method
@@ -47,6 +46,6 @@ class PgdAt:
             start=self.start,
             generator=generator,
         )
-        x_adv = deque(points, maxlen=1).pop()
+        x_adv = last(points)
         logits = model(x_adv)
         yield Term(cross_entropy(logits, y), logits, x_adv)
