@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train image classifiers that stay right when the input is attacked.\n\n"
     "Start with: atent train demo, then atent attack runs/demo.",
@@ -84,7 +85,10 @@ def _print_training(folder: str, best: dict[str, Any], epochs: int, threat: str,
 def attack(
     target: Annotated[Path, typer.Argument(help="A run folder, or a weights file (.safetensors, .pt) with --model.")],
     attack: Annotated[str, typer.Option(help="Attack (atent list attacks) or your own package.module:Name.")] = "pgd",
-    settings: Settings = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A field of the attack, e.g. steps=40. Repeatable."),
+    ] = None,
     threat: Annotated[
         str | None, typer.Option(help="Such as linf:0.3, linf:8/255 or l2:0.5. Default: the recipe's.")
     ] = None,
@@ -100,8 +104,8 @@ def attack(
 ) -> None:
     """Attack a network on the test images: one row per image, accuracies with 95 % intervals.
 
-    Rows are written as they come; killed and run again, the same command goes on. --set gives the attack's own
-    fields: atent attack runs/demo --set steps=40 --set restarts=10.
+    Rows are written as they come; killed and run again, the same command goes on. For example:
+    `atent attack runs/demo --set steps=40 --set restarts=10`
     """
     from atent.attacks import ATTACKS
     from atent.evaluate import attack_target
@@ -205,14 +209,17 @@ def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
     for column in columns:
         numeric = "%" in column or column == "images"
         table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console = Console()
-    (console if console.is_terminal else Console(width=120)).print(table)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(width=120, highlight=False)
+    console.print(title, style="bold")
+    console.print(table)
 
 
 @app.callback(invoke_without_command=True)
