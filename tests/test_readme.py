@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from atent.fetch import WAYS
 from test_cli import atent
 
 ROOT = Path(__file__).parents[1]
@@ -26,13 +27,17 @@ def blocks(language: str) -> list[str]:
 
 def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the README's order; full MNIST and the stranger's weights are replaced by small stand-ins."""
+    monkeypatch.setenv("ATENT_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     commands = [
         line.partition("#")[0] for block in blocks("sh") for line in block.splitlines() if line.startswith("atent ")
     ]
     assert len(commands) >= 10
     for command in commands:
-        words = command.replace("--data-dir DIR", "").replace("--data mnist ", "--data mnist-small ")
+        words = command.replace("--data mnist ", "--data mnist-small ")
+        if words.startswith("atent data fetch"):  # tests do not download
+            assert words.split()[-1] in WAYS
+            continue
         words = words.replace("their-weights.pt", "runs/demo/best.safetensors")
         kind = words.split()[1]
         extra = SMOKE.get(kind, "") + (" --data mnist-small --threads 1" if kind in SMOKE else "")

