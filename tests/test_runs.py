@@ -1,4 +1,6 @@
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from atent.models import MODELS, Shape
 from atent.recipe import load_recipe
 from atent.runs import (
     Run,
+    alone,
     join_parts,
     load_tensors,
     load_weights,
@@ -30,6 +33,16 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
         write_aside(path, "not bytes")  # type: ignore[arg-type]
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_second_process_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
+    path = tmp_path / "last.safetensors"
+    try_it = f"from pathlib import Path; from atent.runs import alone\nwith alone(Path({str(path)!r})): print('held')"
+    with alone(path):
+        second = subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, check=False)
+        assert second.stdout == ""
+        assert f"another process is writing {path}" in second.stderr
+    assert subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, check=True).stdout == "held\n"
 
 
 def test_a_line_cut_short_is_not_read(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from atent.data import Images, evaluation_batches
 from atent.errors import Interrupted, UserError
 from atent.progress import progress, stop_requests
 from atent.randomness import derive
-from atent.runs import read_rows, write_rows
+from atent.runs import alone, read_rows, write_rows
 from atent.target import Target
 from atent.threat import Threat
 
@@ -163,23 +163,23 @@ def attack_target(
     }
     header = json.loads(json.dumps(header))  # as it will be read again: tuples become lists
     path = attack_file(folder, header)
-    done = finished_rows(path, header, batch)
-    batches = attack_images(
-        target.network, target.images, attack, threat, seed=seed, batch=batch, skip=done, device=device
-    )
-    label = f"{header['label']} {threat}"
-    with stop_requests() as stop, progress(label, len(target.images), "images", done) as show:
-        for count in append_rows(path, header, batches, done):
-            show(count)
-            if stop:
-                raise Interrupted(stop[0])
+    with alone(path):
+        done = finished_rows(path, header, batch)
+        batches = attack_images(
+            target.network, target.images, attack, threat, seed=seed, batch=batch, skip=done, device=device
+        )
+        label = f"{header['label']} {threat}"
+        with stop_requests() as stop, progress(label, len(target.images), "images", done) as show:
+            for count in append_rows(path, header, batches, done):
+                show(count)
+                if stop:
+                    raise Interrupted(stop[0])
     return path
 
 
 def append_rows(path: Path, header: Mapping[str, Any], batches: Iterator[list[Row]], done: int) -> Iterator[int]:
     """Append rows to a JSONL file as they come, yielding how many are there; `done` are there already."""
     if done == 0:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_rows(path, [header])
     with path.open("a", encoding="utf-8") as file:
         for rows in batches:

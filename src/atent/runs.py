@@ -8,6 +8,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ from torch import Tensor, nn
 
 from atent.errors import UserError, unknown
 from atent.recipe import Recipe, parse_recipe
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _INFO = "atent"  # the key of our JSON in a safetensors header
 _PART = "//"  # splits the part of a checkpoint from a tensor's name; weights themselves have no part
@@ -81,6 +87,25 @@ class Run:
     def history(self) -> list[dict[str, Any]]:
         """The log's lines, one per finished epoch."""
         return list(read_rows(self.log)) if self.log.exists() else []
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold `path` for this process; a second one is refused. The system lets go of it when the process ends, however.
+
+    (On systems without `fcntl` nothing is held.)
+    """
+    if fcntl is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.parent / f".{path.name}.lock"
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"another process is writing {path}; wait for it, or give another --out") from None
+        yield
 
 
 def write_aside(path: Path, content: bytes) -> None:

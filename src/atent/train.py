@@ -22,7 +22,7 @@ from atent.optim import averaged
 from atent.progress import progress, stop_requests
 from atent.randomness import derive, derive_seed
 from atent.recipe import Recipe, parse_recipe
-from atent.runs import Run, join_parts, load_tensors, save_tensors, take_part, write_rows
+from atent.runs import Run, alone, join_parts, load_tensors, save_tensors, take_part, write_rows
 from atent.threat import Threat
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
@@ -143,6 +143,22 @@ def fit(
     images = load(recipe.data, "train", Path(data_dir) if data_dir else None)
     train, held = hold_out(images, recipe.validation, derive(recipe.seed, "hold-out"))
     state = _fresh_state(recipe, train, device)
+    if run.recipe_file.exists():
+        run.check_same(recipe, run.recipe())
+    with alone(run.last):
+        _fit(state, recipe, train, held, run, device, say)
+    return run
+
+
+def _fit(
+    state: State,
+    recipe: Recipe,
+    train: Images,
+    held: Images,
+    run: Run,
+    device: torch.device | str,
+    say: Callable[[str], None],
+) -> None:
     run.begin(recipe, environment())
     if run.last.exists():
         state.load(run, recipe)
@@ -160,7 +176,6 @@ def fit(
                     state.save(run.last, recipe)
                     raise Interrupted(stop[0])
             _finish_epoch(state, recipe, held, run, device, say)
-    return run
 
 
 def _fresh_state(recipe: Recipe, train: Images, device: torch.device | str) -> State:
