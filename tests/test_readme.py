@@ -21,8 +21,8 @@ SMOKE = {
 }
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
 def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +58,17 @@ def test_python_block_trains() -> None:
     (block,) = blocks("python")
     exec(block, names)
     assert torch.nn.functional.cross_entropy(model(x), y) < before
+
+
+def test_the_docs_own_defense_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a file in the working folder, named with a colon, as docs/extend.md says."""
+    (block,) = blocks("python", (ROOT / "docs" / "extend.md").read_text(encoding="utf-8"))
+    (tmp_path / "mine.py").write_text(block, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    changes = ["defense.name=mine:UniformNoise", "defense.start=corner", "epochs=1", "validation=5900"]
+    command = ["train", "demo", "--out", "run", "--threads", "1", *(f"--set={change}" for change in changes)]
+    assert atent(*command, "--set=monitor_examples=9", "--set=monitor.steps=2") == 0
+    assert '"start": "corner"' in (tmp_path / "run" / "recipe.json").read_text(encoding="utf-8")
 
 
 def test_set_up_and_test_commands_are_the_makefiles() -> None:
