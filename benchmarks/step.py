@@ -3,13 +3,12 @@
     python benchmarks/step.py [--threads N] [--rounds N]
 
 All forms of one comparison run interleaved in one process with the same memory layout and allocator; figures are
-ratios of medians. The last column of ratios compares our best settings (channels last, freed memory kept) with the
+ratios of the best rounds. The last ratio compares our best settings (channels last, freed memory kept) with the
 straightforward form as one would write it (default layout and allocator), each in a process of its own, in turn.
 """
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -101,7 +100,7 @@ def seconds(form: Callable[[], None]) -> float:
 
 
 def compare(name: str, rounds: int) -> dict[str, float]:
-    """Median seconds of every form, taken in turn after a warm-up."""
+    """Least seconds of every form over the rounds, taken in turn after a warm-up: other work can only add to them."""
     bench = Bench(name)
     forms: dict[str, Callable[[], None]] = {
         "ours, chain in eval mode": lambda: bench.ours("eval"),
@@ -117,7 +116,7 @@ def compare(name: str, rounds: int) -> dict[str, float]:
             took = seconds(form)
             if turn > 0:
                 times[label].append(took)
-    return {label: statistics.median(values) for label, values in times.items()}
+    return {label: min(values) for label, values in times.items()}
 
 
 def child(job: list[str], threads: int) -> dict[str, float]:
