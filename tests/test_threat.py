@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from atent.errors import UserError
-from atent.evaluate import TOLERANCE, check_inside
+from atent.evaluate import check_inside
 from atent.fields import Start
-from atent.threat import Threat
+from atent.threat import TOLERANCE, Threat
 from toys import THREATS, UNBOXED, generator
 
 norms = st.sampled_from(["linf", "l2"])

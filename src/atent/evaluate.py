@@ -1,71 +1,41 @@
 """Accuracy under attack, example by example: every returned point is checked and classified by us."""
 
 import dataclasses
-import hashlib
 import json
-import math
-import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import torch
-from scipy.stats import binomtest
 from torch import Tensor, nn
 
+from atent import __version__
 from atent.attacks import Attack
+from atent.attacks.engines import Engine
 from atent.borrow import borrowed
 from atent.data import Images, evaluation_batches
 from atent.errors import Interrupted, UserError
+from atent.passes import counted
 from atent.progress import progress, stop_requests
 from atent.randomness import derive
-from atent.runs import alone, read_rows, write_rows
+from atent.rows import Cost, Row, append_batch, attack_file, finished_rows
+from atent.rows import clean_rate as clean_rate
+from atent.rows import rate_of as rate_of
+from atent.rows import robust_rate as robust_rate
+from atent.runs import alone, write_rows
+from atent.sheet import draw_points, forget_points, keep_points, points_kept
 from atent.target import Target
 from atent.threat import Threat
 
-TOLERANCE = 1e-6  # rounding of float32 pixels near 1 is 6e-8
 
+class Attacked(NamedTuple):
+    """A batch after its attack: the rows, what they cost, and the points."""
 
-class Row(TypedDict):
-    """One attacked example: what the network said of x and of x_adv, and how far x_adv is."""
-
-    index: int
-    label: int
-    clean: int
-    adversarial: int
-    size: float
-    robust: bool
-
-
-class Rate(NamedTuple):
-    """A share of examples with its 95 % Wilson interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{100 * self.value:.2f} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
-
-
-def rate(hits: Iterable[bool]) -> Rate:
-    """The share of hits, with its Wilson interval."""
-    values = list(hits)
-    return rate_of(sum(values) / len(values), len(values))
-
-
-def rate_of(share: float, count: int) -> Rate:
-    """A share of `count` examples, with its Wilson interval."""
-    interval = binomtest(round(share * count), count).proportion_ci(method="wilson")
-    return Rate(share, float(interval.low), float(interval.high))
-
-
-def clean_rate(rows: Iterable[Row]) -> Rate:
-    return rate(row["clean"] == row["label"] for row in rows)
-
-
-def robust_rate(rows: Iterable[Row]) -> Rate:
-    return rate(row["robust"] for row in rows)
+    rows: list[Row]
+    cost: Cost
+    x: Tensor
+    x_adv: Tensor
 
 
 def attack_images(
@@ -81,19 +51,47 @@ def attack_images(
 ) -> Iterator[list[Row]]:
     """Attack image after image, a list of rows per batch. The generator depends on the batch's place alone."""
     for part in evaluation_batches(len(images), batch, skip):
-        x, y = images.batch(part, device)
-        generator = derive(seed, "attack", part.start, device=device)
-        with borrowed(model):
-            clean = predict(model, x)
-            x_adv = attack(model, x, y, threat, generator)
-            size = check_inside(x_adv, x, threat, type(attack).__name__, part.start)
-            adversarial = predict(model, x_adv)
-        robust = (clean == y) & (adversarial == y)
-        columns = (y.tolist(), clean.tolist(), adversarial.tolist(), size.tolist(), robust.tolist())
-        yield [
-            Row(index=part.start + i, label=a, clean=b, adversarial=c, size=round(d, 6), robust=e)
-            for i, (a, b, c, d, e) in enumerate(zip(*columns, strict=True))
-        ]
+        yield attack_batch(model, images, part, attack, threat, seed=seed, device=device).rows
+
+
+def attack_batch(
+    model: nn.Module,
+    images: Images,
+    part: slice,
+    attack: Attack,
+    threat: Threat,
+    *,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> Attacked:
+    """Attack one batch and judge the points. The model is in eval mode and comes back as it was.
+
+    An attack with a method `nearest` is judged by that point: robust unless it is within the threat's radius.
+    """
+    x, y = images.batch(part, device)
+    generator = derive(seed, "attack", part.start, device=device)
+    nearest = getattr(attack, "nearest", None)
+    with borrowed(model):
+        clean = predict(model, x)
+        began = time.perf_counter()
+        with counted(model) as passes:
+            x_adv = (nearest or attack)(model, x, y, threat, generator)
+        seconds = round(time.perf_counter() - began, 3)
+        size, near = check_points(
+            x_adv, x, threat, getattr(attack, "label", type(attack).__name__), part.start, minimal=nearest is not None
+        )
+        adversarial = predict(model, x_adv)
+    found, near = (adversarial != y).cpu(), near | (nearest is None)
+    robust = (clean == y).cpu() & ~(found & near)
+    columns = (y.tolist(), clean.tolist(), adversarial.tolist(), size.tolist(), robust.tolist())
+    rows = [
+        Row(index=part.start + i, label=a, clean=b, adversarial=c, size=round(d, 6), robust=e)
+        for i, (a, b, c, d, e) in enumerate(zip(*columns, strict=True))
+    ]
+    if nearest is not None:
+        for row in rows:
+            row["distance"] = row["size"] if row["adversarial"] != row["label"] else None
+    return Attacked(rows, Cost(passes.forward, passes.backward, seconds), x, x_adv)
 
 
 @torch.no_grad()
@@ -110,27 +108,22 @@ def predict(model: nn.Module, x: Tensor) -> Tensor:
 
 def check_inside(x_adv: Tensor, x: Tensor, threat: Threat, who: str, first: int = 0) -> Tensor:
     """The size of each perturbation; a point outside the ball or the box, or not finite, is an error."""
-    x_adv, x = x_adv.cpu().double(), x.cpu().double()  # some devices have no doubles
-    size = threat.size(x_adv - x)
-    low, high = threat.box
-    inside = ((x_adv >= low - TOLERANCE) & (x_adv <= high + TOLERANCE)).flatten(1).all(1)
-    bad = ~(inside & (size <= threat.eps + slack(threat, x[0].numel())))  # NaN compares false
+    return check_points(x_adv, x, threat, who, first)[0]
+
+
+def check_points(
+    x_adv: Tensor, x: Tensor, threat: Threat, who: str, first: int = 0, minimal: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The size of each perturbation and whether it is in the ball; only a minimal attack's may be outside of it."""
+    if x_adv.shape != x.shape:
+        raise UserError(f"{who} returned points of shape {tuple(x_adv.shape)} for images of shape {tuple(x.shape)}")
+    size, near, boxed = threat.measure(x_adv, x)
+    bad = ~(boxed & (near | minimal))
     if bad.any():
         k = int(bad.nonzero()[0])
-        raise UserError(f"{who} returned a point outside {threat} for example {first + k}: size {float(size[k]):.8g}")
-    return size
-
-
-def slack(threat: Threat, dimension: int) -> float:
-    """By how much float32 rounding may overshoot the radius: of the radius itself, and of each of the pixels."""
-    return TOLERANCE * max(1.0, threat.eps) + 1e-8 * math.sqrt(dimension)
-
-
-def attack_file(folder: Path, header: Mapping[str, Any]) -> Path:
-    """Where the rows of an attack with these settings go: readable, and different for different settings."""
-    words = re.sub(r"[^a-z0-9.]+", "-", f"{header['label']} {header['threat']} {header['data']}".lower()).strip("-")
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:8]
-    return folder / "attack" / f"{words}-{digest}.jsonl"
+        where = f"{threat}" if boxed[k] else f"the pixel box {threat.box}"
+        raise UserError(f"{who} returned a point outside {where} for example {first + k}: size {float(size[k]):.8g}")
+    return size, near
 
 
 def attack_target(
@@ -143,15 +136,51 @@ def attack_target(
     seed: int = 0,
     batch: int = 250,
     device: torch.device | str = "cpu",
+    save_images: bool = False,
 ) -> Path:
     """Attack every image of the target, a row each in `folder`/attack; what is there already is not done again.
 
-    `settings` is the table {"name": ..., field: value} that the attack was made of.
+    `settings` is the table {"name": ..., field: value} that the attack was made of. With `save_images` the points are
+    kept too, a file per batch until all are there; batches that have rows but no points are attacked once more.
     """
-    fields: dict[str, Any] = dataclasses.asdict(attack) if dataclasses.is_dataclass(attack) else {}
+    header = make_header(target, attack, settings, threat, seed=seed, batch=batch)
+    path = attack_file(folder, header)
+    total = len(target.images)
+    with alone(path):
+        done = finished_rows(path, header)
+        if done == 0:
+            write_rows(path, [header])
+            forget_points(path)
+        label = f"{header['label']} {threat}"
+        with stop_requests() as stop, progress(label, total, "images", done) as show:
+            for part in evaluation_batches(total, batch):
+                new = part.start >= done
+                if not new and (not save_images or points_kept(path, part.start)):
+                    continue
+                found = attack_batch(target.network, target.images, part, attack, threat, seed=seed, device=device)
+                if save_images:  # before the rows: a kill between the two costs a batch, not its points
+                    keep_points(path, found.rows, found.x, found.x_adv)
+                if new:
+                    append_batch(path, found.rows, found.cost)
+                show(part.stop)
+                if stop:
+                    raise Interrupted(stop[0])
+        if save_images:
+            draw_points(path, f"{label}, {target.data} test images", target.images.classes)
+    return path
+
+
+def make_header(
+    target: Target, attack: Attack, settings: Mapping[str, Any], threat: Threat, *, seed: int, batch: int
+) -> dict[str, Any]:
+    """Everything that decides the rows, and what they need to be read: our version, the classes' names."""
+    if isinstance(attack, Engine):
+        fields = dict(attack.settings)
+    else:
+        fields = {**settings, **(dataclasses.asdict(attack) if dataclasses.is_dataclass(attack) else {})}
     header = {
         "label": getattr(attack, "label", settings["name"]),
-        "attack": {**settings, **fields},
+        "attack": fields,
         "threat": f"{threat.norm}:{threat.eps!r}",
         "data": target.data,
         "split": "test",
@@ -160,52 +189,7 @@ def attack_target(
         "batch": batch,
         "model": target.model,
         "weights": target.weights,
+        "version": __version__,
+        "classes": target.images.classes,
     }
-    header = json.loads(json.dumps(header))  # as it will be read again: tuples become lists
-    path = attack_file(folder, header)
-    with alone(path):
-        done = finished_rows(path, header, batch)
-        batches = attack_images(
-            target.network, target.images, attack, threat, seed=seed, batch=batch, skip=done, device=device
-        )
-        label = f"{header['label']} {threat}"
-        with stop_requests() as stop, progress(label, len(target.images), "images", done) as show:
-            for count in append_rows(path, header, batches, done):
-                show(count)
-                if stop:
-                    raise Interrupted(stop[0])
-    return path
-
-
-def append_rows(path: Path, header: Mapping[str, Any], batches: Iterator[list[Row]], done: int) -> Iterator[int]:
-    """Append rows to a JSONL file as they come, yielding how many are there; `done` are there already."""
-    if done == 0:
-        write_rows(path, [header])
-    with path.open("a", encoding="utf-8") as file:
-        for rows in batches:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
-            file.flush()
-            done += len(rows)
-            yield done
-
-
-def finished_rows(path: Path, header: Mapping[str, Any], batch: int) -> int:
-    """How many rows of this very attack are in the file; what a kill left of a batch is cut off."""
-    if not path.exists():
-        return 0
-    found = list(read_rows(path))
-    if not found or {key: found[0].get(key) for key in header} != dict(header):
-        return 0
-    whole = len(found) - 1
-    if whole < header["examples"]:
-        whole -= whole % batch
-    write_rows(path, found[: whole + 1])
-    return whole
-
-
-def read_attack(path: Path) -> tuple[dict[str, Any], list[Row]]:
-    """The header and the rows of an attack's file."""
-    header, *rows = read_rows(path)
-    if not {"label", "threat", "data", "examples", "weights"} <= header.keys():
-        raise UserError(f"{path} is not a file of atent attack: its first line is no header")
-    return header, rows  # type: ignore[return-value]
+    return json.loads(json.dumps(header))  # type: ignore[no-any-return]  # as it will be read: tuples become lists

@@ -12,6 +12,7 @@ from atent.errors import UserError, unknown
 from atent.fields import Start
 
 NORMS = ("linf", "l2")
+TOLERANCE = 1e-6  # rounding of float32 pixels near 1 is 6e-8
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,20 @@ class Threat:
         order = float("inf") if self.norm == "linf" else 2
         size: Tensor = torch.linalg.vector_norm(delta.flatten(1), ord=order, dim=1)
         return size
+
+    def measure(self, x_adv: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each x_adv, in double precision and on the CPU: its size, whether it is in the ball, and in the box.
+
+        Ball and box are taken up to float32 rounding: of the radius, and of each of the pixels. NaN is in neither.
+        """
+        x_adv, x = x_adv.cpu().double(), x.cpu().double()  # some devices have no doubles
+        size = self.size(x_adv - x)
+        low, high = self.box
+        boxed = ((x_adv >= low - TOLERANCE) & (x_adv <= high + TOLERANCE)).flatten(1).all(1)
+        return size, size <= self.eps + self._slack(x[0].numel()), boxed
+
+    def _slack(self, dimension: int) -> float:
+        return TOLERANCE * max(1.0, self.eps) + 1e-8 * math.sqrt(dimension)
 
 
 def _norm(delta: Tensor) -> Tensor:

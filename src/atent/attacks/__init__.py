@@ -1,11 +1,26 @@
 """Attacks: each a frozen dataclass, called as `attack(model, x, y, threat, generator) -> x_adv`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from atent.attacks.atent_chain import AtentChain
+from atent.attacks.autoattack import AutoAttack
+from atent.attacks.engines import LIBRARIES, make_engine
 from atent.attacks.pgd import Pgd
 from atent.attacks.protocol import Attack
+from atent.tables import make
 
 ATTACKS: dict[str, Callable[..., Attack]] = {"pgd": Pgd, "atent-chain": AtentChain}
+# Other libraries' attacks, which need the extra [attacks].
+OUTSIDE: dict[str, Callable[..., Attack]] = {"autoattack": AutoAttack}
 
-__all__ = ["ATTACKS", "AtentChain", "Attack", "Pgd"]
+__all__ = ["ATTACKS", "OUTSIDE", "AtentChain", "Attack", "AutoAttack", "Pgd", "make_attack"]
+
+
+def make_attack(settings: Mapping[str, Any], where: str = "") -> Attack:
+    """Make `{"name": ..., field: value}`: ours, `foolbox:Class`, `art:Class` or a user's `package.module:Name`."""
+    library, colon, _ = str(settings.get("name", "")).partition(":")
+    if colon and library in LIBRARIES:
+        return make_engine(settings)
+    attack: Attack = make({**ATTACKS, **OUTSIDE}, settings, "attack", where)
+    return attack

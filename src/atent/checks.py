@@ -1,0 +1,189 @@
+"""Signs that an attack failed rather than that a network is robust. Each is a sentence with the figure behind it.
+
+After Carlini et al. 2019, https://arxiv.org/abs/1902.06705, and Athalye et al. 2018, https://arxiv.org/abs/1802.00420.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from atent.ascent import input_gradient
+from atent.attacks import Attack, Pgd
+from atent.borrow import borrowed
+from atent.data import Images
+from atent.evaluate import predict
+from atent.losses import cross_entropy, margin
+from atent.randomness import derive
+from atent.threat import Threat
+
+EXAMPLES = 100
+NOTABLE = 0.02  # of the images: two of a hundred may be chance
+QUERIES = 300
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Images that the network has right, with the network."""
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    threat: Threat
+    seed: int
+
+    def left(self, attack: Attack, threat: Threat | None = None) -> Tensor:
+        """Which images an attack leaves right."""
+        generator = derive(self.seed, "checks", device=self.x.device)
+        points = attack(self.model, self.x, self.y, threat or self.threat, generator)
+        return predict(self.model, points) == self.y
+
+
+def check_network(
+    model: nn.Module, images: Images, threat: Threat, *, seed: int = 0, device: torch.device | str = "cpu"
+) -> list[str]:
+    """Try the network on its first images; what is suspicious, a sentence each.
+
+    It costs some 80 gradients and 300 forward passes an image.
+    """
+    x, y = images.batch(slice(EXAMPLES), device)
+    with borrowed(model):
+        right = predict(model, x) == y
+        if not right.any():
+            return ["none of the first images is classified right, so there is nothing to check"]
+        sample = Sample(model, x[right], y[right], threat, seed)
+        return [*check_outputs(sample), *check_randomness(sample), *check_gradients(sample), *check_attacks(sample)]
+
+
+def check_range(model: nn.Module, images: Images, device: torch.device | str = "cpu") -> list[str]:
+    """Whether the network is hardly better than chance on clean images."""
+    x, y = images.batch(slice(EXAMPLES), device)
+    with borrowed(model):
+        accuracy = float((predict(model, x) == y).float().mean())
+    chance = 1 / images.shape.classes
+    if len(y) < 50 or accuracy > chance + 0.1 * (1 - chance):
+        return []
+    return [
+        f"only {100 * accuracy:.0f} % of the first {len(y)} clean images are classified right (chance: "
+        f"{100 * chance:.0f} %): the network may want another pixel range than [0,1], a standardization, or other data"
+    ]
+
+
+@torch.no_grad()
+def check_outputs(sample: Sample) -> Iterator[str]:
+    """Logits must be logits: losses of probabilities vanish where the network is sure."""
+    outputs = sample.model(sample.x)
+    if outputs.min() >= 0 and outputs.max() <= 1 + 1e-5 and (outputs.sum(1) - 1).abs().max() < 1e-4:
+        yield (
+            "the outputs are probabilities (every row sums to 1): softmax is applied twice in a loss, which hides its "
+            "gradient; return the logits"
+        )
+    elif outputs.logsumexp(1).abs().max() < 1e-4:
+        yield (
+            "the outputs are log-probabilities (every row's logsumexp is 0): their small differences are lost to "
+            "rounding where the network is sure; return the logits"
+        )
+
+
+@torch.no_grad()
+def check_randomness(sample: Sample) -> Iterator[str]:
+    """A random network must be attacked in the mean over its randomness."""
+    first, second = sample.model(sample.x), sample.model(sample.x)
+    change = float((first - second).abs().max() / first.abs().max().clamp_min(1e-30))
+    if change > 1e-4:
+        flips = int((first.argmax(1) != second.argmax(1)).sum())
+        yield (
+            f"two passes over the same {len(first)} images differ by {100 * change:.2g} % of the largest logit and in "
+            f"{flips} predictions: the network is random, so a point that failed once may succeed, and single "
+            "gradients mislead; average gradients over passes (autoattack with version=rand)"
+        )
+
+
+def check_gradients(sample: Sample) -> Iterator[str]:
+    """Gradient attacks need gradients."""
+    gradient = input_gradient(lambda x: cross_entropy(sample.model(x), sample.y), sample.x).flatten(1)
+    lost = float(((gradient == 0).all(1) | ~gradient.isfinite().all(1)).float().mean())
+    if lost > NOTABLE:
+        yield (
+            f"the loss has no input gradient (all zero, or NaN) for {100 * lost:.0f} % of {len(gradient)} images: "
+            "gradient attacks stand still there, from logits too large for the softmax or a step that cannot be "
+            "differentiated; attack the margin or DLR loss, or a smooth stand-in of that step"
+        )
+
+
+def check_attacks(sample: Sample) -> Iterator[str]:
+    """More steps, more radius and more knowledge must not make an attack weaker."""
+    count = len(sample.x)
+    once = sample.left(Pgd(steps=1, reach=1.0, start="center"))
+    many, by_margin = sample.left(Pgd(steps=20)), sample.left(Pgd(steps=20, loss="margin"))
+    if float(many.float().mean() - once.float().mean()) > NOTABLE:
+        yield (
+            f"one step breaks more than twenty: {int(once.sum())} of {count} images stay right under FGSM, "
+            f"{int(many.sum())} under PGD-20: the gradient leads astray after the first step (gradient masking)"
+        )
+    everything = _everything(sample)
+    far = float(sample.left(Pgd(steps=40, loss="margin"), everything).float().mean())
+    most = float(sample.y.bincount().max() / count)
+    if far > most + NOTABLE:
+        yield (
+            f"{100 * far:.0f} % of {count} images stay right under PGD-40 at {everything}, a radius at which every "
+            f"image can be made the same grey, so at most {100 * most:.0f} % can be: the attack fails there, and may "
+            f"at {sample.threat} too"
+        )
+    white = many & by_margin
+    blind = search_blindly(sample, white)
+    if float((white & ~blind).sum()) > NOTABLE * count:
+        yield (
+            f"a random search of {QUERIES} queries without gradients breaks {int((white & ~blind).sum())} of the "
+            f"{int(white.sum())} images that PGD-20 left right: gradients are masked, and figures of gradient attacks "
+            "flatter"
+        )
+
+
+def _everything(sample: Sample) -> Threat:
+    """The smallest threat of the same norm that holds the grey image around every image."""
+    norm = sample.threat.norm
+    return Threat(norm, 0.5 if norm == "linf" else 0.5 * math.sqrt(sample.x[0].numel()))
+
+
+@torch.no_grad()
+def search_blindly(sample: Sample, among: Tensor) -> Tensor:
+    """Which images stay right under random changes of a square each, kept where the margin grows.
+
+    Those not `among` are not tried. A small relative of Square: Andriushchenko et al. 2020,
+    https://arxiv.org/abs/1912.00049.
+    """
+    left, threat = among.clone(), sample.threat
+    generator = derive(sample.seed, "search", device=sample.x.device)
+    point = threat.sample(sample.x, generator, "corner")
+    value = torch.full((len(point),), -math.inf, device=point.device)
+    for query in range(QUERIES):
+        k = left.nonzero()[:, 0]
+        if len(k) == 0:
+            break
+        x = sample.x[k]
+        tried = point[k] if query == 0 else threat.project(point[k] + _squares(x, threat, query, generator), x)
+        found = margin(sample.model(tried), sample.y[k])
+        better = found > value[k]
+        point[k[better]], value[k[better]] = tried[better], found[better]
+        left[k[found > 0]] = False
+    return left
+
+
+def _squares(x: Tensor, threat: Threat, query: int, generator: torch.Generator) -> Tensor:
+    """A square at a random place of each image, each channel up or down by as much as the threat allows.
+
+    It covers a share of the image that falls from .5 with the number of queries.
+    """
+    count, channels, height, width = x.shape
+    side = max(1, round(math.sqrt(0.5 * height * width / (1 + query / 10))))
+    side = min(side, height, width)
+    corner = torch.rand(2, count, 1, 1, 1, generator=generator, device=x.device)
+    rows = torch.arange(height, device=x.device).view(1, 1, -1, 1) - (corner[0] * (height - side + 1)).floor()
+    columns = torch.arange(width, device=x.device).view(1, 1, 1, -1) - (corner[1] * (width - side + 1)).floor()
+    inside = (rows >= 0) & (rows < side) & (columns >= 0) & (columns < side)
+    signs = torch.rand(count, channels, 1, 1, generator=generator, device=x.device).sub(0.5).sign()
+    strength = 2 * threat.eps if threat.norm == "linf" else threat.eps / (side * math.sqrt(channels))
+    return strength * signs * inside

@@ -1,0 +1,53 @@
+"""Tables on the terminal."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atent.report import Result
+
+
+def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Print a titled table; columns of numbers are set to the right and never wrapped."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        numeric = "%" in column or column in ("images", "distance")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(width=120, highlight=False)
+    console.print(title, style="bold")
+    console.print(table)
+
+
+def print_results(lines: "list[Result]") -> None:
+    """A table for each data set; a line for each threat and attack."""
+    from atent.report import distance_words
+
+    columns = ["network", "threat", "attack", "images", "clean % [95 %]", "robust % [95 %]"]
+    if measured := any(line.distance is not None for line in lines):
+        columns.append("distance")
+    groups: dict[str, list[list[str]]] = {}
+    for line in lines:
+        row = [line.run, line.threat, line.attack, f"{line.examples:,}", str(line.clean), str(line.robust)]
+        groups.setdefault(line.data, []).append([*row, distance_words(line)] if measured else row)
+    for data, rows in groups.items():
+        words = "; distance: the median one of a misclassified image" if measured else ""
+        print_table(f"{data} test images{words}", columns, rows)
+
+
+def print_classes(folders: Iterable[Path]) -> None:
+    """A table of accuracies by class for each network and threat."""
+    from atent.report import class_results
+
+    columns = ["class", "images", "clean % [95 %]", "robust % [95 %]"]
+    for folder in folders:
+        for title, lines in class_results(folder):
+            print_table(title, columns, [[c.name, f"{c.examples:,}", str(c.clean), str(c.robust)] for c in lines])
