@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from atent.attacks import Attack
 from atent.borrow import borrowed
-from atent.data import Images, evaluation_batches
 from atent.errors import Interrupted, UserError
+from atent.images import Images, evaluation_batches
 from atent.progress import progress, stop_requests
 from atent.randomness import derive
 from atent.runs import alone, read_rows, write_rows
