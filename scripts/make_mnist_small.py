@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from atent.data import PACKAGED, SOURCES, Split, load
+from atent.data import PACKAGED, SOURCES, load
+from atent.own_data import Split
 
 
 def idx(values: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:
@@ -24,7 +25,7 @@ def main(data_dir: Path) -> None:
     for split, count in per_class.items():
         images = load("mnist", split, data_dir)
         chosen = torch.cat([(images.y == label).nonzero()[:count, 0] for label in range(10)]).sort().values
-        contents = (images.x[chosen, 0].numpy(), images.y[chosen].to(torch.uint8).numpy())
+        contents = (images.pixels()[chosen, 0].numpy(), images.y[chosen].to(torch.uint8).numpy())
         for name, values in zip(SOURCES["mnist-small"].files[split], contents, strict=True):
             content = idx(values)
             (PACKAGED / "mnist-small" / f"{name}.gz").write_bytes(gzip.compress(content, 9, mtime=0))

@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from atent.data import SOURCES, Split, augment_crop_flip, epoch_batches, hold_out, load
+from atent.data import SOURCES, load
 from atent.errors import UserError
+from atent.images import augment_crop_flip, epoch_batches, hold_out
 from atent.models import Shape
+from atent.own_data import Split
 from toys import SHARED, generator, needs_shared, stand_in
 
 
@@ -17,22 +19,24 @@ def test_mnist_small_is_balanced_and_complete() -> None:
         images = load("mnist-small", split)
         assert images.x.shape == (10 * count, 1, 28, 28)
         assert images.y.bincount().tolist() == [count] * 10
-        assert images.x.dtype == torch.uint8
+        assert images.pixels().dtype == torch.uint8
 
 
 @needs_shared
 def test_mnist_small_is_a_part_of_mnist() -> None:
     for split in ("train", "test"):
         small, whole = (load(name, split, SHARED / "data") for name in ("mnist-small", "mnist"))
-        known = {image.numpy().tobytes(): int(label) for image, label in zip(whole.x, whole.y, strict=True)}
-        assert all(known[image.numpy().tobytes()] == label for image, label in zip(small.x, small.y, strict=True))
+        known = {image.numpy().tobytes(): int(label) for image, label in zip(whole.pixels(), whole.y, strict=True)}
+        assert all(
+            known[image.numpy().tobytes()] == label for image, label in zip(small.pixels(), small.y, strict=True)
+        )
 
 
 def test_batches_are_floats_in_the_box_in_the_fast_layout() -> None:
     images = stand_in(Shape((3, 8, 8), 4), 6)
     x, y = images.batch(slice(2, 5))
     assert x.dtype == torch.float32
-    assert torch.equal((x * 255).round().byte(), images.x[2:5])
+    assert torch.equal((x * 255).round().byte(), images.pixels()[2:5])
     assert x.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(y, images.y[2:5])
 
@@ -46,7 +50,7 @@ def test_cifar_rows_are_label_then_planes(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(SOURCES["cifar10"].sums, "test_batch.bin", hashlib.md5(rows.tobytes()).hexdigest())
     images = load("cifar10", "test", tmp_path)
     assert images.y.tolist() == [4, 0, 9]
-    assert torch.equal(images.x[1, 2, 0, :5], torch.from_numpy(rows[1, 1 + 2048 : 1 + 2053]))
+    assert torch.equal(images.pixels()[1, 2, 0, :5], torch.from_numpy(rows[1, 1 + 2048 : 1 + 2053]))
 
 
 @pytest.mark.parametrize("damage", ["tampered", "truncated", "flipped", "missing"])
@@ -76,10 +80,10 @@ def test_held_out_images_are_balanced_and_disjoint() -> None:
     kept, held = hold_out(images, 505, generator())
     assert len(kept) + len(held) == 6000
     assert set(held.y.bincount().tolist()) == {50, 51}
-    assert torch.equal(hold_out(images, 505, generator())[1].x, held.x)
-    assert not torch.equal(hold_out(images, 505, generator(1))[1].x, held.x)
-    seen = {image.numpy().tobytes() for image in kept.x}
-    assert not any(image.numpy().tobytes() in seen for image in held.x)
+    assert torch.equal(hold_out(images, 505, generator())[1].pixels(), held.pixels())
+    assert not torch.equal(hold_out(images, 505, generator(1))[1].pixels(), held.pixels())
+    seen = {image.numpy().tobytes() for image in kept.pixels()}
+    assert not any(image.numpy().tobytes() in seen for image in held.pixels())
 
 
 @pytest.mark.parametrize("count", [-1, 6000])

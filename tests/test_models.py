@@ -4,7 +4,7 @@ import torch
 from atent.data import load
 from atent.evaluate import predict
 from atent.models import MODELS, Shape, Standardize
-from atent.runs import load_weights
+from atent.weights import load_weights
 from toys import SHARED, needs_shared
 
 MNIST, CIFAR = Shape((1, 28, 28), 10), Shape((3, 32, 32), 10)

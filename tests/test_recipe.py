@@ -10,6 +10,7 @@ from atent.errors import UserError
 from atent.models import Shape, Standardize
 from atent.optim import Optimizer
 from atent.recipe import build_model, load_recipe, parse_setting, recipe_names
+from toys import stand_in
 
 PROMISED = {
     "demo",
@@ -117,7 +118,8 @@ def test_a_network_that_does_not_fit_the_data_is_refused(name: str, words: str) 
 
 
 def test_a_users_network_is_imported_and_standardizes_first() -> None:
-    model = build_model(f"{__name__}:own_network", Shape((1, 28, 28), 10), standardize_for="mnist")
+    recipe = load_recipe("demo", {"model": f"{__name__}:own_network", "standardize": True})
+    model = recipe.make_model(stand_in(Shape((1, 28, 28), 10), 20))
     assert isinstance(model, nn.Sequential)
     assert isinstance(model[0], Standardize)
     assert model(torch.rand(3, 1, 28, 28)).shape == (3, 10)

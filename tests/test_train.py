@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 import atent.train
-from atent.data import SOURCES, Images, load
+from atent.data import SOURCES, Published
 from atent.defenses import Term
 from atent.errors import Interrupted, UserError
+from atent.images import Images
 from atent.models import Shape
 from atent.recipe import Recipe, load_recipe, recipe_names
 from atent.runs import Run, load_tensors, save_tensors
-from atent.train import fit, train_step
+from atent.train import How, fit, train_step
 from toys import THREATS, generator, small_batch, small_network, stand_in
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
@@ -28,8 +29,7 @@ TINY = {"validation": 5800, "batch": 50, "epochs": 2, "monitor_examples": 20, "m
 SHORT_CHAIN = {"defense.steps": 2}
 
 
-def quiet(line: str) -> None:
-    """Takes what a training says."""
+QUIET = How(say=lambda _: None)
 
 
 def tiny(**changes: object) -> Recipe:
@@ -58,7 +58,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(
 ) -> None:
     """Stopped inside or at the end of an epoch; the signal comes while a batch is being trained."""
     recipe = tiny(optimizer__name=optimizer, optimizer__lr=0.01)
-    whole = fit(recipe, tmp_path / "whole", say=quiet)
+    whole = fit(recipe, tmp_path / "whole", how=QUIET)
     step, steps = atent.train.train_step, 0
 
     def interrupting_step(*arguments: Any) -> Any:
@@ -70,10 +70,10 @@ def test_an_interrupted_run_resumes_bit_for_bit(
 
     monkeypatch.setattr(atent.train, "train_step", interrupting_step)
     with pytest.raises(Interrupted) as caught:
-        fit(recipe, tmp_path / "cut", say=quiet)
+        fit(recipe, tmp_path / "cut", how=QUIET)
     assert caught.value.code == 143
     monkeypatch.undo()
-    assert_same_run(fit(recipe, tmp_path / "cut", say=quiet), whole)
+    assert_same_run(fit(recipe, tmp_path / "cut", how=QUIET), whole)
 
 
 def test_a_killed_process_resumes_bit_for_bit(tmp_path: Path) -> None:
@@ -93,16 +93,16 @@ def test_a_killed_process_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_write_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
-    run = fit(tiny(epochs=1), tmp_path, say=quiet)
+    run = fit(tiny(epochs=1), tmp_path, how=QUIET)
     (tmp_path / ".last.safetensors.abc.part").write_bytes(b"half")
-    fit(tiny(epochs=1), tmp_path, say=quiet)
+    fit(tiny(epochs=1), tmp_path, how=QUIET)
     assert not list(tmp_path.glob(".*.part"))
     assert run.last.stat().st_mode & 0o444 == 0o444  # others may read it
 
 
 @pytest.mark.parametrize("damage", ["foreign", "torn", "another recipe"])
 def test_a_last_state_that_is_not_this_trainings_is_refused(tmp_path: Path, damage: str) -> None:
-    run = fit(tiny(epochs=1), tmp_path, say=quiet)
+    run = fit(tiny(epochs=1), tmp_path, how=QUIET)
     recipe = tiny(epochs=1)
     if damage == "foreign":
         save_tensors(run.last, {"a": torch.zeros(2)}, {})
@@ -112,7 +112,7 @@ def test_a_last_state_that_is_not_this_trainings_is_refused(tmp_path: Path, dama
         run.recipe_file.unlink()
         recipe = tiny(epochs=1, seed=1)
     with pytest.raises(UserError, match="different: seed" if damage == "another recipe" else "last.safetensors"):
-        fit(recipe, tmp_path, say=quiet)
+        fit(recipe, tmp_path, how=QUIET)
 
 
 def test_a_defense_without_terms_is_refused() -> None:
@@ -144,14 +144,14 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone() -> None:
 
 
 def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
-    run = fit(tiny(epochs=1), tmp_path, say=quiet)
+    run = fit(tiny(epochs=1), tmp_path, how=QUIET)
     before = run.last.read_bytes()
-    fit(tiny(epochs=1), tmp_path, say=quiet)
+    fit(tiny(epochs=1), tmp_path, how=QUIET)
     assert run.last.read_bytes() == before
 
 
 def test_averaged_weights_are_what_is_kept(tmp_path: Path) -> None:
-    run = fit(tiny(epochs=1, averaging=0.9), tmp_path, say=quiet)
+    run = fit(tiny(epochs=1, averaging=0.9), tmp_path, how=QUIET)
     last, best = load_tensors(run.last)[0], load_tensors(run.best)[0]
     name = "classifier.fc3.weight"
     assert torch.equal(best[name], last[f"average//module.{name}"])
@@ -160,21 +160,21 @@ def test_averaged_weights_are_what_is_kept(tmp_path: Path) -> None:
 
 def test_the_test_set_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    original = load
+    original = Published.images
 
-    def watched(name: str, split: Any, data_dir: Path | None = None) -> Images:
+    def watched(self: Published, split: Any) -> Images:
         read.append(split)
-        return original(name, split, data_dir)
+        return original(self, split)
 
-    monkeypatch.setattr(atent.train, "load", watched)
-    fit(tiny(epochs=1), tmp_path, say=quiet)
+    monkeypatch.setattr(Published, "images", watched)
+    fit(tiny(epochs=1), tmp_path, how=QUIET)
     assert read == ["train"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fit(tiny(epochs=2), tmp_path / "good", say=quiet)
+    fit(tiny(epochs=2), tmp_path / "good", how=QUIET)
     step, steps = atent.train.train_step, 0
 
     def spoiled(model: Any, optimizer: Any, defense: Any, x: Tensor, *rest: Any) -> Any:
@@ -184,9 +184,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(
 
     monkeypatch.setattr(atent.train, "train_step", spoiled)
     with pytest.raises(UserError, match=r"epoch 2, batch 1 is not finite.*last\.safetensors"):
-        fit(tiny(epochs=2), tmp_path / "bad", say=quiet)
+        fit(tiny(epochs=2), tmp_path / "bad", how=QUIET)
     monkeypatch.undo()
-    assert_same_run(fit(tiny(epochs=2), tmp_path / "bad", say=quiet), Run(tmp_path / "good"))
+    assert_same_run(fit(tiny(epochs=2), tmp_path / "bad", how=QUIET), Run(tmp_path / "good"))
 
 
 def test_the_plateau_is_noticed_and_named(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_the_plateau_is_noticed_and_named(tmp_path: Path) -> None:
     recipe = tiny(epochs=1, optimizer__lr=1e-9, schedule__eps_warmup=0, averaging=0, defense__share=0.3)
     monkey = pytest.MonkeyPatch()
     monkey.setattr(atent.train, "_fresh_state", blank_state)
-    run = fit(recipe, tmp_path, say=said.append)
+    run = fit(recipe, tmp_path, how=How(say=said.append))
     monkey.undo()
     assert run.history()[0]["plateau"] is True
     assert any("log(10) = 2.303" in line and "schedule.warmup" in line for line in said)
@@ -223,7 +223,7 @@ TRACES: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("trace", TRACES)
 def test_losses_are_those_of_the_golden_file(tmp_path: Path, trace: str) -> None:
     """A change of these numbers is a change of the algorithm: it is said in CHANGELOG, "Numbers changed"."""
-    run = fit(tiny(schedule__warmup=0, batch=25, **TRACES[trace]), tmp_path, say=quiet)
+    run = fit(tiny(schedule__warmup=0, batch=25, **TRACES[trace]), tmp_path, how=QUIET)
     golden = json.loads(GOLDEN.read_text())[trace]
     assert [row["loss"] for row in run.history()] == pytest.approx(golden, rel=1e-4)
 
@@ -241,9 +241,9 @@ def test_every_recipe_trains_two_steps(tmp_path: Path, monkeypatch: pytest.Monke
         short["defense.step"] = recipe.make_threat().eps  # two steps of the recipe's size could not reach eps
     images = stand_in(shapes.get(recipe.data, Shape((1, 28, 28), 10)), 6)
     assert recipe.data in SOURCES
-    monkeypatch.setattr(atent.train, "load", lambda *_: images)
+    monkeypatch.setattr(Published, "images", lambda *_: images)
     recipe = load_recipe(name, short)
-    run = fit(recipe, tmp_path, say=quiet)
+    run = fit(recipe, tmp_path, how=QUIET)
     (row,) = run.history()
     assert math.isfinite(row["loss"])
     assert run.best.exists()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.data import Images
+from atent.images import Images
 from atent.models import Shape
 from atent.threat import Threat
 

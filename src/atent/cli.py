@@ -25,9 +25,18 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder that holds the data set, or a folder named after it. Default: $ATENT_DATA or the cache."),
 ]
-DataName = Annotated[str | None, typer.Option("--data", help="Data set (atent list data).")]
+DataName = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        help="Data set (atent list data), a folder with a folder of images per class, or an .npz with x and y.",
+    ),
+]
 ModelName = Annotated[
-    str | None, typer.Option("--model", help="Network (atent list models) or your own package.module:function.")
+    str | None,
+    typer.Option(
+        "--model", help="Network (atent list models), your own package.module:function, timm:NAME or torchvision:NAME."
+    ),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: all cores.")]
@@ -47,6 +56,30 @@ def train(
     device: Device = "cpu",
     threads: Threads = None,
     settings: Settings = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Start from these weights: a run folder, .safetensors or .pt file.")
+    ] = None,
+    reset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER", help="Layer that starts anew in spite of --weights, e.g. classifier.fc3. Repeatable."
+        ),
+    ] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option(metavar="LAYER", help="Layer that is not trained. Repeatable.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Threads that read images from files.")] = 2,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--in-memory",
+            help="Read files batch by batch, or once. Default: by the memory there is.",
+            show_default=False,
+        ),
+    ] = None,
+    checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Save the state this often.")] = 1.0,
+    checkpoint_batches: Annotated[int | None, typer.Option(min=1, help="Save it every N batches, too.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Draw curves into OUT/tensorboard.")] = False,
 ) -> None:
     """Train a network by a recipe. The same command again goes on where it stopped.
 
@@ -55,14 +88,15 @@ def train(
     """
     from atent.machine import pick_device, prepare
     from atent.recipe import load_recipe, parse_setting
-    from atent.train import fit
+    from atent.train import How, fit
 
-    named = {"data": data, "model": model}
+    named = {"data": data, "model": model, "weights": weights and str(weights), "reset": reset, "freeze": freeze}
     changes = dict(map(parse_setting, settings or [])) | {key: value for key, value in named.items() if value}
     chosen = load_recipe(recipe, changes)
     folder = out or Path("runs") / Path(recipe).stem
     prepare(threads)
-    run = fit(chosen, folder, data_dir=data_dir, device=pick_device(device))
+    how = How(pick_device(device), workers, stream, checkpoint_minutes, checkpoint_batches, tensorboard)
+    run = fit(chosen, folder, data_dir=data_dir, how=how)
     history = run.history()
     best = next(row for row in reversed(history) if row["best"])
     _print_training(str(folder), best, len(history), chosen.threat, chosen.make_monitor().label)

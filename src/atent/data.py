@@ -1,51 +1,23 @@
-"""Image sets in memory: readers that check what they read, a held-out split, and batches."""
+"""Data sets by name or path: published ones, whose files are checked against their sums, and a user's own."""
 
 import gzip
 import hashlib
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
 
 from atent.errors import UserError, unknown
-from atent.models import Shape
+from atent.images import Images
+from atent.own_data import Arrays, Split, look_into, recorded_folder
 
-Split = Literal["train", "test"]
 PACKAGED = Path(__file__).parent / "datasets"
-
-
-@dataclass(frozen=True)
-class Images:
-    """A set of images: `x` uint8 (n, channels, height, width), `y` int64 (n,), and what the classes are called."""
-
-    x: Tensor
-    y: Tensor
-    classes: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    @property
-    def shape(self) -> Shape:
-        channels, height, width = self.x.shape[1:]
-        return Shape((channels, height, width), len(self.classes))
-
-    def take(self, indices: Tensor | slice) -> "Images":
-        """The images with these indices."""
-        return Images(self.x[indices], self.y[indices], self.classes)
-
-    def batch(self, indices: Tensor | slice, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """Pixels as float in [0,1], channels last in memory (the faster layout), and labels."""
-        x = self.x[indices].to(device).float().div_(255)
-        return x.to(memory_format=torch.channels_last), self.y[indices].to(device)
 
 
 @dataclass(frozen=True)
@@ -60,14 +32,63 @@ class Source:
     std: tuple[float, ...]
 
 
+class DataSet(Protocol):
+    """Train and test images."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a run keeps of it, so that another state of the data is noticed or does not matter."""
+        ...
+
+    def images(self, split: Split) -> Images: ...
+
+
+def open_data(
+    name: str,
+    data_dir: Path | None = None,
+    *,
+    resize: int | None = None,
+    test_share: float = 0.2,
+    known: Mapping[str, Any] | None = None,
+) -> DataSet:
+    """A data set of ours by its name, a folder of images or an .npz file by its path; `known`: a run's record of it."""
+    if name in SOURCES:
+        if resize is not None:
+            raise UserError(f"resize = {resize} with data {name}; it is for folders of your own images")
+        return Published(name, data_dir)
+    path = Path(name)
+    if path.is_dir():
+        return recorded_folder(path, known) if known else look_into(path, resize, test_share)
+    if path.suffix != ".npz" or not path.is_file():
+        raise unknown("data set", name, [*SOURCES, "a folder with a folder of images per class", "an .npz file"])
+    arrays = Arrays(path, test_share)
+    if known and known != arrays.record:
+        raise UserError(f"{path} is not the file that this run was trained on: its sha256 sum has changed")
+    return arrays
+
+
 def load(name: str, split: Split, data_dir: Path | None = None) -> Images:
-    """Read one split of a data set; `mnist-small` is part of the package, the others lie in `data_dir`."""
-    if name not in SOURCES:
-        raise unknown("data set", name, SOURCES)
-    source = SOURCES[name]
-    contents = [_find(name, file, source.sums[file], data_dir) for file in source.files[split]]
-    x, y = source.read(contents)
-    return Images(torch.from_numpy(x), torch.from_numpy(y.astype(np.int64)), source.classes)
+    """One split of a data set, in memory."""
+    return open_data(name, data_dir).images(split).in_memory()
+
+
+@dataclass(frozen=True)
+class Published:
+    """A data set of ours: `mnist-small` is part of the package, the others lie in `data_dir`."""
+
+    name: str
+    data_dir: Path | None = None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Nothing: the files' sums say it all."""
+        return {}
+
+    def images(self, split: Split) -> Images:
+        source = SOURCES[self.name]
+        contents = [_find(self.name, file, source.sums[file], self.data_dir) for file in source.files[split]]
+        x, y = source.read(contents)
+        return Images(torch.from_numpy(x), torch.from_numpy(y.astype(np.int64)), source.classes)
 
 
 def default_data_dir() -> Path:
@@ -115,55 +136,6 @@ def _read_cifar(contents: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.ui
     """CIFAR-10's binary batches: rows of a label and 3072 pixels."""
     rows = np.frombuffer(b"".join(contents), np.uint8).reshape(-1, 3073)
     return rows[:, 1:].reshape(-1, 3, 32, 32).copy(), rows[:, 0].copy()
-
-
-def hold_out(images: Images, count: int, generator: torch.Generator) -> tuple[Images, Images]:
-    """Split off `count` images, as evenly over the classes as they divide: (kept for training, held out)."""
-    if not 0 <= count < len(images):
-        raise UserError(f"validation = {count} images to hold out; allowed: 0 to {len(images) - 1} of {len(images)}")
-    order = torch.randperm(len(images), generator=generator)
-    labels = images.y[order]
-    # Rank of each image within its class: taking the lowest ranks first balances the classes.
-    rank = torch.zeros_like(labels)
-    for label in labels.unique():
-        members = labels == label
-        rank[members] = torch.arange(int(members.sum()))
-    chosen = rank.argsort(stable=True)[:count]
-    held = torch.zeros(len(images), dtype=torch.bool)
-    held[order[chosen]] = True
-    return images.take(~held), images.take(held)
-
-
-def epoch_batches(count: int, size: int, generator: torch.Generator) -> list[Tensor]:
-    """Shuffled indices in batches of `size`; a last batch of fewer is kept unless it is a single image.
-
-    (BatchNorm cannot be trained on one image.)
-    """
-    batches = list(torch.randperm(count, generator=generator).split(size))
-    return batches[:-1] if len(batches) > 1 and len(batches[-1]) == 1 else batches
-
-
-def augment_crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Random crop after zero padding and random mirror image, a whole batch at once."""
-    count, _, height, width = x.shape
-    padded = functional.pad(x, (padding,) * 4)
-    down, right = torch.randint(2 * padding + 1, (2, count, 1), generator=generator, device=x.device)
-    flipped = torch.rand(count, 1, generator=generator, device=x.device) < 0.5
-    columns = torch.arange(width, device=x.device).expand(count, width)
-    columns = torch.where(flipped, columns.flip(1), columns) + right
-    rows = torch.arange(height, device=x.device) + down
-    example = torch.arange(count, device=x.device)[:, None, None]
-    cropped = padded.permute(0, 2, 3, 1)[example, rows[:, :, None], columns[:, None, :]]
-    return cropped.permute(0, 3, 1, 2)
-
-
-Augmentation = Literal["none", "crop-flip"]
-
-
-def evaluation_batches(count: int, size: int, skip: int = 0) -> Iterator[slice]:
-    """Slices in order, from the first one that `skip` finished examples leave undone."""
-    for first in range(skip, count, size):
-        yield slice(first, min(first + size, count))
 
 
 def _mnist_like(

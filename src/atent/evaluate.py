@@ -14,8 +14,8 @@ from atent import __version__
 from atent.attacks import Attack
 from atent.attacks.engines import Engine
 from atent.borrow import borrowed
-from atent.data import Images, evaluation_batches
 from atent.errors import Interrupted, UserError
+from atent.images import Images, evaluation_batches
 from atent.passes import counted
 from atent.progress import progress, stop_requests
 from atent.randomness import derive

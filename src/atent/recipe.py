@@ -13,15 +13,17 @@ from torch import nn
 from atent.ascent import auto_pull, step_size
 from atent.attacks import ATTACKS, AtentChain, Attack
 from atent.borrow import borrowed
-from atent.data import SOURCES, Augmentation
+from atent.data import SOURCES
 from atent.defenses import DEFENSES, Atent, Defense
 from atent.errors import UserError, unknown
 from atent.fields import Count
-from atent.models import MODELS, Shape, Standardize
+from atent.images import Augmentation, Images
+from atent.models import MODELS, Shape, Standardize, outside_model
 from atent.optim import Optimizer, Schedule
 from atent.tables import explain, field_names, look_up, make
 from atent.threat import Threat
 
+OBJECT = " (a Python object)"  # ends the name of a network that was given as one
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -36,15 +38,21 @@ class Recipe(BaseModel):
     epochs: Count
     batch: Count = 128
     seed: int = 0
-    validation: Annotated[int, Field(ge=0)] = 5000
+    validation: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] = 5000
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    resize: Count | None = None
     augment: Augmentation = "none"
     standardize: bool = False
+    weights: str | None = None
+    reset: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
     averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
     defense: dict[str, Any]
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     monitor: dict[str, Any] = {"name": "pgd", "steps": 20}
     monitor_examples: Count = 1000
+    patience: Count | None = None
 
     @field_validator("threat", mode="after")
     @classmethod
@@ -78,6 +86,14 @@ class Recipe(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _settings_go_together(self) -> "Recipe":
+        if self.patience is not None and self.validation == 0:
+            raise UserError(f"patience = {self.patience} needs held-out images, but validation = 0")
+        if self.reset and self.weights is None:
+            raise UserError(f"reset = {list(self.reset)} needs weights to start from; --weights FILE names them")
+        return self
+
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)
 
@@ -89,8 +105,14 @@ class Recipe(BaseModel):
         attack: Attack = make(ATTACKS, self.monitor, "monitor attack")
         return attack
 
-    def make_model(self, shape: Shape) -> nn.Module:
-        return build_model(self.model, shape, self.data if self.standardize else None)
+    def make_model(self, images: Images, network: nn.Module | None = None) -> nn.Module:
+        """The network for these images, or the one given; behind a standardizing layer if the recipe wants it."""
+        built = build_model(network or self.model, images.shape)
+        if not self.standardize:
+            return built
+        known = SOURCES.get(self.data)
+        mean, std = (known.mean, known.std) if known else images.mean_and_std()
+        return nn.Sequential(Standardize(mean, std), built)
 
 
 def _written_out(table: Mapping[str, Any], method: object) -> dict[str, Any]:
@@ -99,20 +121,27 @@ def _written_out(table: Mapping[str, Any], method: object) -> dict[str, Any]:
     return {**table, **fields}
 
 
-def build_model(name: str, shape: Shape, standardize_for: str | None = None) -> nn.Module:
-    """A network by its name, or a user's `package.module:function` of the shape; optionally standardizing first."""
-    build = look_up(MODELS, name, "model")
+def build_model(model: str | nn.Module, shape: Shape) -> nn.Module:
+    """A network by our name, a user's `package.module:function`, or `timm:resnet18` and `torchvision:resnet18`."""
+    if isinstance(model, nn.Module):
+        name, network = type(model).__name__, model
+    else:
+        name, network = model, _built(model, shape)
+    _check_fits(name, network, shape)
+    return network
+
+
+def _built(name: str, shape: Shape) -> nn.Module:
+    if name.endswith(OBJECT):
+        raise UserError(f"the network was {name}; --model package.module:function must name what builds it")
+    build = outside_model(name) or look_up(MODELS, name, "model")
     try:
         network = build(shape)
     except Exception as error:
         raise UserError(f"model {name!r} failed on {shape}: {type(error).__name__}: {error}") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"model {name!r} returned {type(network).__name__}; expected a torch.nn.Module")
-    _check_fits(name, network, shape)
-    if standardize_for is None:
-        return network
-    source = SOURCES[standardize_for]
-    return nn.Sequential(Standardize(source.mean, source.std), network)
+    return network
 
 
 def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:

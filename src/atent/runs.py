@@ -3,7 +3,6 @@
 Files are written aside and renamed, so a reader (or a kill) never sees half of one.
 """
 
-import hashlib
 import json
 import os
 import tempfile
@@ -16,9 +15,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
-from torch import Tensor, nn
+from torch import Tensor
 
-from atent.errors import UserError, unknown
+from atent.errors import UserError
 from atent.recipe import Recipe, parse_recipe
 
 try:
@@ -53,14 +52,26 @@ class Run:
         return self.folder / "best.safetensors"
 
     @property
+    def data_file(self) -> Path:
+        return self.folder / "data.json"
+
+    @property
+    def board(self) -> Path:
+        return self.folder / "tensorboard"
+
+    @property
     def log(self) -> Path:
         return self.folder / "train.jsonl"
 
     def recipe(self) -> Recipe:
         return parse_recipe(read_json(self.recipe_file), str(self.recipe_file))
 
-    def begin(self, recipe: Recipe, environment: Mapping[str, object]) -> None:
-        """Make the folder, or check that it belongs to this very recipe; record each start's environment."""
+    def data_record(self) -> dict[str, Any] | None:
+        """What the training found in a user's own data."""
+        return read_json(self.data_file) if self.data_file.exists() else None
+
+    def begin(self, recipe: Recipe, environment: Mapping[str, object], data: Mapping[str, Any]) -> None:
+        """Make the folder, or check that it belongs to this very recipe; record data and each start's environment."""
         if self.recipe_file.exists():
             self.check_same(recipe, self.recipe())
         try:
@@ -70,6 +81,8 @@ class Run:
         for orphan in self.folder.glob(".*.part"):  # of a process that was killed while it wrote
             orphan.unlink(missing_ok=True)
         write_json(self.recipe_file, recipe.model_dump(mode="json"))
+        if data:
+            write_json(self.data_file, data)
         starts = read_json(self.environment_file)["starts"] if self.environment_file.exists() else []
         if environment not in starts:
             write_json(self.environment_file, {"starts": [*starts, environment]})
@@ -188,39 +201,3 @@ def take_part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in tensors.items() if _PART not in name}
     start = part + _PART
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
-
-
-def load_weights(model: nn.Module, path: Path) -> str:
-    """Load a safetensors file, or a `.pt` state_dict (`weights_only`), into the model; return the weights' sha256."""
-    if path.suffix == ".safetensors":
-        weights = take_part(load_tensors(path)[0], "")
-    elif path.suffix in (".pt", ".pth"):
-        weights = _load_pickled(path)
-    else:
-        raise unknown("weights file", path, [".safetensors", ".pt", ".pth"])
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path} does not fit the model: {reason[:300]}") from None
-    return weights_hash(model)
-
-
-def _load_pickled(path: Path) -> dict[str, Tensor]:
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises pickle, runtime, zip and OS errors here
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"cannot read weights from {path}: {reason}") from None
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise UserError(f"{path} is not a state_dict: expected a table of tensors, found {type(found).__name__}")
-    return found
-
-
-def weights_hash(model: nn.Module) -> str:
-    """sha256 over the names and bytes of the weights and buffers."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

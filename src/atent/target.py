@@ -6,10 +6,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from atent.data import Images, load
+from atent.data import open_data
 from atent.errors import UserError
+from atent.images import Images
+from atent.models import Standardize
 from atent.recipe import Recipe, build_model, parse_recipe
-from atent.runs import Run, load_tensors, load_weights
+from atent.runs import Run, load_tensors
+from atent.weights import load_weights
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,10 @@ class Target:
 def open_target(
     path: Path,
     *,
-    model: str | None = None,
+    model: str | nn.Module | None = None,
     data: str | None = None,
     data_dir: Path | None = None,
+    resize: int | None = None,
     examples: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Target:
@@ -39,19 +43,35 @@ def open_target(
     if not weights.is_file():
         raise UserError(f"no weights at {weights}; expected a run folder of atent train, or a weights file")
     recipe = Run(path).recipe() if path.is_dir() else recipe_inside(path)
-    if recipe is not None:
-        model, data = model or recipe.model, data or recipe.data
-    if model is None or data is None:
-        raise UserError(f"{path} does not say what it is, so {'--model' if model is None else '--data'} must be given")
-    images = load(data, "test", data_dir)
+    build = model or (recipe.model if recipe else None)
+    where = data or (recipe.data if recipe else None)
+    if build is None or where is None:
+        raise UserError(f"{path} does not say what it is, so {'--model' if build is None else '--data'} must be given")
+    images = _test_images(where, data_dir, resize, recipe, Run(path))
     if examples is not None and not 1 <= examples <= len(images):
         raise UserError(f"--examples {examples}; allowed: 1 to {len(images)}")
     images = images.take(slice(examples))
-    network = build_model(model, images.shape, data if recipe and recipe.standardize else None)
+    network = build_model(build, images.shape)
+    if recipe and recipe.standardize:
+        channels = images.shape.image[0]
+        network = nn.Sequential(
+            Standardize([0.0] * channels, [1.0] * channels), network
+        )  # the weights hold its numbers
     digest = load_weights(network, weights)
     network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     folder = path if path.is_dir() else Path("runs") / f"{path.stem}-{digest[:6]}"
-    return Target(network, digest, model, images, data, recipe.threat if recipe else None, folder)
+    name = build if isinstance(build, str) else type(build).__name__
+    return Target(network, digest, name, images, where, recipe.threat if recipe else None, folder)
+
+
+def _test_images(data: str, data_dir: Path | None, resize: int | None, recipe: Recipe | None, run: Run) -> Images:
+    """The test images; of a user's own data, those that the run kept out of its training."""
+    trained_on = recipe is not None and data == recipe.data
+    known = run.data_record() if trained_on else None
+    if recipe is None:
+        return open_data(data, data_dir, resize=resize).images("test")
+    found = open_data(data, data_dir, resize=resize or recipe.resize, test_share=recipe.test_share, known=known)
+    return found.images("test")
 
 
 def recipe_inside(weights: Path) -> Recipe | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import nn
 
 from atent.models.lenet5 import LeNet5
+from atent.models.outside import outside_model
 from atent.models.resnet import ResNet
 from atent.models.shape import Shape
 from atent.models.small_cnn import SmallCnn
@@ -22,4 +23,4 @@ MODELS: dict[str, Callable[[Shape], nn.Module]] = {
     "wrn-34-10": lambda shape: WideResNet(shape, 34, 10),
 }
 
-__all__ = ["MODELS", "LeNet5", "ResNet", "Shape", "SmallCnn", "Standardize", "WideResNet"]
+__all__ = ["MODELS", "LeNet5", "ResNet", "Shape", "SmallCnn", "Standardize", "WideResNet", "outside_model"]

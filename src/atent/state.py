@@ -1,0 +1,101 @@
+"""What changes while training, and how a checkpoint keeps it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from atent.errors import UserError
+from atent.recipe import Recipe, parse_recipe
+from atent.runs import Run, join_parts, load_tensors, save_tensors, take_part
+
+
+@dataclass
+class Tally:
+    """Sums over an epoch so far."""
+
+    images: int = 0
+    loss: float = 0.0
+    right: int = 0
+    radius: float = 0.0
+    seconds: float = 0.0
+    recent: list[float] = field(default_factory=list)  # the last batches' cross-entropies, to notice a plateau
+
+    def add(self, loss: float, cross_entropy: float, right: int, radius: float, images: int) -> None:
+        """Count a batch."""
+        self.images += images
+        self.loss += loss * images
+        self.right += right
+        self.radius += radius * images
+        self.recent = [*self.recent, cross_entropy][-100:]
+
+
+@dataclass
+class State:
+    """Everything that changes while training; what a checkpoint holds."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    average: AveragedModel | None
+    epoch: int = 0
+    batch: int = 0
+    tally: Tally = field(default_factory=Tally)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def result(self) -> nn.Module:
+        """The network to evaluate and keep: the averaged one if there is one."""
+        return self.model if self.average is None else self.average.module
+
+    def finished(self, recipe: Recipe) -> bool:
+        """Whether all epochs are done, or `patience` of them since the best one."""
+        last_best = max((row["epoch"] for row in self.history if row["best"]), default=0)
+        tired = recipe.patience is not None and self.epoch - last_best >= recipe.patience
+        return self.epoch >= recipe.epochs or tired
+
+    def save(self, path: Path, recipe: Recipe) -> None:
+        parts = {"": self.model.state_dict(), "optimizer": _optimizer_tensors(self.optimizer)}
+        if self.average is not None:
+            parts["average"] = self.average.state_dict()
+        position = {"epoch": self.epoch, "batch": self.batch, "tally": vars(self.tally), "history": self.history}
+        save_tensors(path, join_parts(parts), {"recipe": recipe.model_dump(mode="json"), **position})
+
+    def load(self, run: Run, recipe: Recipe) -> None:
+        tensors, info = load_tensors(run.last)
+        try:
+            run.check_same(recipe, parse_recipe(info["recipe"], str(run.last)))
+            self.model.load_state_dict(take_part(tensors, ""))
+            _load_optimizer(self.optimizer, take_part(tensors, "optimizer"))
+            if self.average is not None:
+                self.average.load_state_dict(take_part(tensors, "average"))
+            self.epoch, self.batch, self.history = info["epoch"], info["batch"], info["history"]
+            self.tally = Tally(**info["tally"])
+        except (KeyError, IndexError, TypeError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{run.last} is not a state of this training: {reason}; remove it to start anew") from None
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Momentum and the like by parameter number and name; hyper-parameters come from the recipe."""
+    states = optimizer.state_dict()["state"]
+    return {
+        f"{number}.{name}": value
+        for number, values in states.items()
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, _, name = key.partition(".")
+        parameter = parameters[int(number)]
+        # In the parameter's own memory layout, as the optimizer made it.
+        laid_out = torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value
+        states.setdefault(int(number), {})[name] = laid_out.detach()
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,126 @@
+"""Weights from files, ours or foreign: which layers they fit, which start anew, which stay as they are."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from atent.errors import UserError, unknown
+from atent.models import Standardize
+from atent.runs import Run, load_tensors, take_part
+
+_WRAPPED = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights in their files
+_PREFIX = "module."  # DataParallel's
+
+
+def load_weights(model: nn.Module, path: Path, reset: Iterable[str] = ()) -> str:
+    """Load a run's best weights, a safetensors file or a `.pt` state_dict into the model; return their sha256.
+
+    Layers named by `reset` keep what they have; everything else must be in the file, and fit.
+    """
+    ours, anew = model.state_dict(), _tensors_of(model, reset)
+    found = _named_as(ours, read_weights(path))
+    # A foreign network knows nothing of the layer that standardizes its input: that one is the data's.
+    own = _tensors_of(model, ["0"]) if _standardizes(model) and "0.mean" not in found else set()
+    wanted = [name for name in ours if name not in anew | own]
+    for name in wanted:
+        if name not in found:
+            raise _misfit(path, name, f"there is no {name} in it")
+        if found[name].shape != ours[name].shape:
+            shapes = f"{tuple(found[name].shape)} in it, {tuple(ours[name].shape)} in the model"
+            raise _misfit(path, name, f"{name} is {shapes}")
+    left = sorted(name for name in found.keys() - ours.keys() if not _below(name, reset))
+    if left:
+        raise UserError(f"{path} does not fit the model: the model has no {left[0]} ({len(left)} tensors like that)")
+    model.load_state_dict({name: found[name] for name in wanted}, strict=False)
+    return weights_hash(model)
+
+
+def _misfit(path: Path, name: str, reason: str) -> UserError:
+    layer = name.rpartition(".")[0] or name
+    return UserError(f"{path} does not fit the model: {reason}; in training, --reset {layer} starts that layer anew")
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The table of tensors in a weights file or a run folder."""
+    path = Run(path).best if path.is_dir() else path
+    if not path.is_file():
+        raise UserError(f"no weights at {path}; expected a run folder of atent train, or a weights file")
+    if path.suffix == ".safetensors":
+        return take_part(load_tensors(path)[0], "")
+    if path.suffix in (".pt", ".pth"):
+        return _read_pickled(path)
+    raise unknown("kind of weights file", path.name, [".safetensors", ".pt", ".pth"])
+
+
+def _read_pickled(path: Path) -> dict[str, Tensor]:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises pickle, runtime, zip and OS errors here
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"cannot read weights from {path}: {reason}") from None
+    for name in _WRAPPED:
+        if isinstance(found, dict) and isinstance(found.get(name), dict):
+            found = found[name]
+    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise UserError(f"{path} is not a state_dict: expected a table of tensors, found {type(found).__name__}")
+    return found
+
+
+def _named_as(ours: Mapping[str, Tensor], found: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under the model's names: a parallel wrapper's prefix removed, our standardizing one's added."""
+    plain = {name.removeprefix(_PREFIX): tensor for name, tensor in found.items()}
+    candidates = [found, plain, {f"1.{name}": tensor for name, tensor in plain.items()}]
+    return max(candidates, key=lambda names: len(names.keys() & ours.keys()))
+
+
+def freeze(model: nn.Module, layers: Iterable[str]) -> None:
+    """Leave layers out of the training: no gradient, and (see `set_training`) no dropout and no moving statistics."""
+    frozen = _tensors_of(model, layers)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and name not in frozen)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError(f"freeze = {list(layers)} leaves nothing to train")
+
+
+def set_training(model: nn.Module) -> None:
+    """Train mode, but for layers all of whose parameters are frozen."""
+    model.train()
+    for module in model.modules():
+        parameters = list(module.parameters())
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            module.eval()
+
+
+def _tensors_of(model: nn.Module, layers: Iterable[str]) -> set[str]:
+    """The names of the parameters and buffers of these layers; a layer that is not there is refused."""
+    names, chosen = list(model.state_dict()), set[str]()
+    for layer in layers:
+        below = {
+            name for name in names if _below(name, [layer]) or (_standardizes(model) and _below(name, [f"1.{layer}"]))
+        }
+        if not below:
+            inner = model[1] if isinstance(model, nn.Sequential) and _standardizes(model) else model
+            known = {name.rpartition(".")[0] or name for name in inner.state_dict()}
+            raise unknown("layer", layer, sorted(known)[:20])
+        chosen |= below
+    return chosen
+
+
+def _below(name: str, layers: Iterable[str]) -> bool:
+    return any(name == layer or name.startswith(f"{layer}.") for layer in layers)
+
+
+def _standardizes(model: nn.Module) -> bool:
+    return isinstance(model, nn.Sequential) and len(model) == 2 and isinstance(model[0], Standardize)
+
+
+def weights_hash(model: nn.Module) -> str:
+    """sha256 over the names and bytes of the weights and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,297 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from atent.data import load, open_data
+from atent.errors import UserError
+from atent.images import Images, epoch_batches
+from atent.own_data import Split, look_into, recorded_folder
+from atent.pictures import Files, decode, read_header
+from toys import generator
+
+GREY = np.arange(8 * 6, dtype=np.uint8).reshape(8, 6)
+SPLITS: tuple[Split, ...] = ("train", "test")
+RED, WHITE = (200, 10, 20), (255, 255, 255)
+
+
+def picture(path: Path, pixels: np.ndarray = GREY, mode: str | None = None, **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(pixels)
+    (image.convert(mode) if mode else image).save(path, **options)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Twenty images of each of three classes; every pixel of an image has its number."""
+    for label, name in enumerate(("bag", "coat", "hat")):
+        for k in range(20):
+            picture(tmp_path / "own" / name / f"{k:02}.png", np.full((8, 6), 20 * label + k, np.uint8))
+    return tmp_path / "own"
+
+
+def numbers(images: Images) -> list[int]:
+    """Which images these are."""
+    return images.pixels()[:, 0, 0, 0].tolist()
+
+
+def test_a_folder_is_split_by_names_and_labelled_by_its_folders(folder: Path) -> None:
+    train, test = load(str(folder), "train"), load(str(folder), "test")
+    assert train.classes == ("bag", "coat", "hat")
+    assert sorted(numbers(train) + numbers(test)) == list(range(60))
+    for images in (train, test):
+        assert images.y.tolist() == [number // 20 for number in numbers(images)]
+        assert set(images.y.tolist()) == {0, 1, 2}
+        assert images.shape == ((1, 8, 6), 3)
+    assert 4 <= len(test) <= 22
+
+
+def test_new_images_never_make_a_test_image_of_a_trained_one(folder: Path) -> None:
+    before = set(numbers(load(str(folder), "test")))
+    for k in range(30):
+        picture(folder / "bag" / f"new{k}.png", np.full((8, 6), 100 + k, np.uint8))
+    after = set(numbers(load(str(folder), "test")))
+    assert {number for number in after if number < 60} <= before
+    assert any(number >= 100 for number in after)
+
+
+def test_a_record_keeps_what_was_there(folder: Path) -> None:
+    first = look_into(folder, None, 0.2)
+    record = json.loads(json.dumps(first.record))
+    picture(folder / "hat" / "later.png", np.full((8, 6), 99, np.uint8))
+    assert recorded_folder(folder, record) == first
+
+
+def test_train_and_test_folders_are_taken_as_they_are(folder: Path) -> None:
+    root = folder.parent / "both"
+    root.mkdir()
+    folder.rename(root / "train")
+    for name in ("bag", "coat", "hat"):
+        picture(root / "test" / name / "one.png", np.full((8, 6), 77, np.uint8))
+    assert len(load(str(root), "train")) == 60
+    assert numbers(load(str(root), "test")) == [77, 77, 77]
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "expected"),
+    [
+        ("L", False, None),
+        ("1", False, None),
+        ("LA", False, None),
+        ("P", True, None),
+        ("RGB", True, RED),
+        ("RGBA", True, RED),
+        ("CMYK", True, None),
+    ],
+)
+def test_kinds_of_pixels(tmp_path: Path, mode: str, colour: bool, expected: tuple[int, ...] | None) -> None:
+    """Each against Pillow's own conversion of what was saved."""
+    pixels = np.tile(np.array(RED, np.uint8), (8, 6, 1))
+    path = picture(tmp_path / ("a.jpg" if mode == "CMYK" else "a.png"), pixels, mode)
+    assert read_header(path) == (colour, 8, 6)
+    found = decode(path, (3 if colour else 1, 8, 6), crop=False)
+    with Image.open(path) as image:
+        reference = np.asarray(image.convert("RGB" if colour else "L")).reshape(8, 6, -1).transpose(2, 0, 1)
+    assert np.array_equal(found, reference)
+    if expected:
+        assert found[:, 0, 0].tolist() == list(expected)
+
+
+def test_what_is_transparent_lies_on_white(tmp_path: Path) -> None:
+    pixels = np.zeros((8, 6, 4), np.uint8)
+    pixels[:4] = (*RED, 255)
+    pixels[4:] = (*RED, 0)
+    found = decode(picture(tmp_path / "a.png", pixels), (3, 8, 6), crop=False)
+    assert found[:, 0, 0].tolist() == list(RED)
+    assert found[:, 7, 0].tolist() == list(WHITE)
+
+
+def test_a_camera_held_sideways_is_believed(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = picture(tmp_path / "a.jpg", GREY, exif=exif, quality=100)
+    assert read_header(path)[1:] == (6, 8)
+    assert decode(path, (1, 6, 8), crop=False).shape == (1, 6, 8)
+
+
+def test_one_colour_image_makes_the_set_rgb(folder: Path) -> None:
+    picture(folder / "hat" / "red.png", np.tile(np.array(RED, np.uint8), (8, 6, 1)))
+    assert load(str(folder), "train").shape.image == (3, 8, 6)
+
+
+def test_resizing_crops_the_centre_and_scales(folder: Path) -> None:
+    wide = np.zeros((10, 30), np.uint8)
+    wide[:, 8:22] = 250
+    picture(folder / "hat" / "wide.png", wide)
+    with pytest.raises(UserError, match=r"different sizes: .*8 x 6.*wide\.png 10 x 30.*resize=N"):
+        load(str(folder), "train")
+    images = open_data(str(folder), resize=5)
+    assert images.images("train").shape.image == (1, 5, 5)
+    assert (decode(folder / "hat" / "wide.png", (1, 5, 5), crop=True) == 250).all()
+
+
+def test_images_on_the_disk_give_the_same_batches_as_in_memory(folder: Path) -> None:
+    streamed = open_data(str(folder)).images("train")
+    assert isinstance(streamed.x, Files)
+    order = epoch_batches(len(streamed), 7, generator())
+    for workers in (1, 3):
+        pairs = zip(streamed.batches(order, workers=workers), streamed.in_memory().batches(order), strict=True)
+        for (x, y), (x_memory, y_memory) in pairs:
+            assert torch.equal(x, x_memory)
+            assert torch.equal(y, y_memory)
+            assert x.is_contiguous(memory_format=torch.channels_last)
+    assert streamed.mean_and_std() == streamed.in_memory().mean_and_std()
+
+
+def test_reading_ahead_can_be_left_at_any_batch(folder: Path) -> None:
+    streamed = open_data(str(folder)).images("train")
+    batches = streamed.batches(epoch_batches(len(streamed), 7, generator()), workers=2)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+
+
+def empty_a_class(folder: Path) -> None:
+    (folder / "vest").mkdir()
+
+
+def add_a_text_file(folder: Path) -> None:
+    (folder / "hat" / "notes.txt").write_text("a hat")
+
+
+def cut_an_image(folder: Path) -> None:
+    path = picture(folder / "hat" / "cut.png", np.random.default_rng(0).integers(0, 256, (8, 6), np.uint8))
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def add_sixteen_bits(folder: Path) -> None:
+    picture(folder / "hat" / "deep.png", np.zeros((8, 6), np.uint16))
+
+
+def leave_one_class(folder: Path) -> None:
+    for name in ("bag", "coat"):
+        (folder / name).rename(folder.parent / name)
+
+
+def leave_one_image(folder: Path) -> None:
+    for path in list((folder / "hat").iterdir())[1:]:
+        path.unlink()
+
+
+def put_all_into_train(folder: Path) -> None:
+    (folder / "train").mkdir()
+    for name in ("bag", "coat", "hat"):
+        (folder / name).rename(folder / "train" / name)
+
+
+def forget_a_test_class(folder: Path) -> None:
+    put_all_into_train(folder)
+    picture(folder / "test" / "bag" / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (empty_a_class, r"class 'vest' is empty"),
+        (add_a_text_file, r"notes\.txt is not an image"),
+        (cut_an_image, r"cannot read .*cut\.png"),
+        (add_sixteen_bits, r"deep\.png: its pixels are of mode I;16; allowed: 8-bit"),
+        (leave_one_class, r"holds hat; allowed: two or more folders"),
+        (leave_one_image, r"class 'hat' .*one image; at least 2"),
+        (put_all_into_train, r"train holds folders of classes but there is no"),
+        (forget_a_test_class, r"class 'coat' is in .*train but not in .*test"),
+    ],
+)
+def test_bad_folders_are_refused_in_one_line(folder: Path, spoil: Callable[[Path], None], words: str) -> None:
+    spoil(folder)
+    with pytest.raises(UserError, match=words) as caught:
+        [load(str(folder), split) for split in SPLITS]
+    assert "\n" not in str(caught.value)
+
+
+def test_hidden_files_are_not_images(folder: Path) -> None:
+    for name in (".DS_Store", "Thumbs.db"):
+        (folder / "hat" / name).write_bytes(b"?")
+    assert len(load(str(folder), "train")) + len(load(str(folder), "test")) == 60
+
+
+def arrays(path: Path, **changed: object) -> str:
+    """An .npz file of 30 RGB images of three classes."""
+    x = np.random.default_rng(0).integers(0, 256, (30, 8, 6, 3), np.uint8)
+    content = {"x": x, "y": np.arange(30) % 3} | changed
+    given: dict[str, Any] = {name: value for name, value in content.items() if value is not None}
+    np.savez(path / "own.npz", **given)
+    return str(path / "own.npz")
+
+
+def test_arrays_are_split_evenly_and_the_same_each_time(tmp_path: Path) -> None:
+    file = arrays(tmp_path, classes=["a", "b", "c"])
+    train, test = load(file, "train"), load(file, "test")
+    assert train.classes == ("a", "b", "c")
+    assert train.y.bincount().tolist() == [8, 8, 8]
+    assert test.y.bincount().tolist() == [2, 2, 2]
+    assert train.shape.image == (3, 8, 6)
+    seen = {image.numpy().tobytes() for image in train.pixels()}
+    assert not any(image.numpy().tobytes() in seen for image in test.pixels())
+    assert torch.equal(load(file, "test").pixels(), test.pixels())
+
+
+def test_arrays_may_bring_their_test_images_and_floats(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((6, 8, 6))
+    file = arrays(tmp_path, x_test=x, y_test=np.arange(6) % 3)
+    assert len(load(file, "train")) == 30
+    batch, _ = load(file, "test").batch(slice(None))
+    assert torch.equal(batch[:, 0], torch.from_numpy(x.astype(np.float32)))
+    first = np.zeros((30, 3, 8, 6), np.uint8)
+    assert load(arrays(tmp_path, x=first), "train").shape.image == (3, 8, 6)
+
+
+def spoiled(value: float) -> np.ndarray:
+    x = np.full((30, 8, 6), 0.5)
+    x[4, 2, 1] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"y": None}, r"no array 'y'; found: x"),
+        ({"y": np.arange(29) % 3}, r"shape \(29,\).*each of 30 images"),
+        ({"y": np.linspace(0, 1, 30)}, r"float64.*allowed: one whole number"),
+        ({"y": np.arange(30) % 3 - 1}, r"y\[0\] = -1; allowed: 0 to"),
+        ({"y": np.arange(30) % 3, "classes": ["a", "b"]}, r"y\[2\] = 2; allowed: 0 to 1"),
+        ({"y": np.where(np.arange(30) == 7, 10**9, np.arange(30) % 3)}, r"y\[2\] = 2|y\[7\] = 1000000000"),
+        ({"y": np.arange(30) % 3 * 2}, r"class '1' is empty"),
+        ({"x": spoiled(np.nan)}, r"x\[4, 2, 1\] = nan is not finite"),
+        ({"x": spoiled(1.5)}, r"x\[4, 2, 1\] = 1\.5 is outside \[0, 1\]"),
+        ({"x": np.zeros((30, 8, 6), np.int32)}, r"int32; allowed: uint8"),
+        ({"x": np.zeros((30, 8, 6, 4), np.uint8)}, r"shape \(30, 8, 6, 4\)"),
+        ({"x": np.array([object()] * 30)}, r"cannot read array 'x'.*allow_pickle"),
+    ],
+)
+def test_bad_arrays_are_refused_in_one_line(tmp_path: Path, changed: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        load(arrays(tmp_path, **changed), "train")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_or_changed_file_is_refused(tmp_path: Path) -> None:
+    file = arrays(tmp_path)
+    known = open_data(file).record
+    open_data(file, known=known)
+    arrays(tmp_path, y=(np.arange(30) + 1) % 3)
+    with pytest.raises(UserError, match="sha256 sum has changed"):
+        open_data(file, known=known)
+    Path(file).write_bytes(Path(file).read_bytes()[:500])
+    with pytest.raises(UserError, match=r"cannot read .*own\.npz"):
+        load(file, "train")
+
+
+def test_resizing_is_for_own_images() -> None:
+    with pytest.raises(UserError, match="resize = 32 with data mnist-small"):
+        open_data("mnist-small", resize=32)
