@@ -2,15 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from atent import __version__
 from atent.errors import Interrupted, UserError, unknown
-
-if TYPE_CHECKING:
-    from atent.report import Result
 
 app = typer.Typer(
     add_completion=False,
@@ -103,7 +100,8 @@ def train(
 
 
 def _print_training(folder: str, best: dict[str, Any], epochs: int, threat: str, monitor: str) -> None:
-    from atent.evaluate import rate_of
+    from atent.console import print_table
+    from atent.rows import rate_of
 
     if "clean" in best:
         count = best["examples"]
@@ -111,24 +109,51 @@ def _print_training(folder: str, best: dict[str, Any], epochs: int, threat: str,
             ["clean", str(rate_of(best["clean"], count))],
             [f"{monitor} {threat}", str(rate_of(best["robust"], count))],
         ]
-        _table(f"{folder}: epoch {best['epoch']} of {epochs}, {count} held-out images", ["", "accuracy % [95 %]"], rows)
+        print_table(
+            f"{folder}: epoch {best['epoch']} of {epochs}, {count} held-out images", ["", "accuracy % [95 %]"], rows
+        )
     print(f"Weights: {folder}/best.safetensors. Next: atent attack {folder}")
 
 
 @app.command()
 def attack(
-    target: Annotated[Path, typer.Argument(help="A run folder, or a weights file (.safetensors, .pt) with --model.")],
-    attack: Annotated[str, typer.Option(help="Attack (atent list attacks) or your own package.module:Name.")] = "pgd",
+    target: Annotated[
+        str,
+        typer.Argument(help="A run folder, a weights file with --model, or package.module:function with --data."),
+    ],
+    attack: Annotated[
+        str | None,
+        typer.Option(
+            help="Attack (atent list attacks), foolbox:CLASS, art:CLASS or your own package.module:Name. Default: pgd.",
+            show_default=False,
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A field of the attack, e.g. steps=40. Repeatable."),
     ] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="Several attacks instead of one: quick, paper (the ATENT paper's) or strong.")
+    ] = None,
     threat: Annotated[
-        str | None, typer.Option(help="Such as linf:0.3, linf:8/255 or l2:0.5. Default: the recipe's.")
+        list[str] | None,
+        typer.Option(help="Such as linf:0.3, linf:8/255 or l2:0.5. Repeatable. Default: the recipe's."),
     ] = None,
     examples: Annotated[int | None, typer.Option(help="Attack the first N test images. Default: all.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the attack's random starts.")] = 0,
     batch: Annotated[int, typer.Option(help="Images attacked at once.", min=1)] = 250,
+    checks: Annotated[
+        bool | None,
+        typer.Option(
+            "--checks/--no-checks",
+            help="Look for signs that attacks fail, not that the network is robust. Default: with --suite strong.",
+            show_default=False,
+        ),
+    ] = None,
+    classes: Annotated[bool, typer.Option("--classes", help="Print accuracies class by class, too.")] = False,
+    save_images: Annotated[
+        bool, typer.Option("--save-images", help="Keep attacked images: all in an .npz, the first broken in a .png.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the rows. Default: the run's, or a new one.")] = None,
     data: DataName = None,
     data_dir: DataDir = None,
@@ -139,40 +164,77 @@ def attack(
     """Attack a network on the test images: one row per image, accuracies with 95 % intervals.
 
     Rows are written as they come; killed and run again, the same command goes on. For example:
-    `atent attack runs/demo --set steps=40 --set restarts=10`
+    `atent attack runs/demo --set steps=40 --set restarts=10`,
+    `atent attack runs/demo --suite strong --examples 500`
     """
-    from atent.attacks import ATTACKS
+    from atent.attacks import make_attack
+    from atent.checks import check_network, check_range
+    from atent.console import print_classes, print_results
     from atent.evaluate import attack_target
     from atent.machine import pick_device, prepare
     from atent.recipe import parse_setting
     from atent.report import results
-    from atent.tables import make
+    from atent.rows import read_attack, read_cost
+    from atent.suites import suite_attacks
     from atent.target import open_target
     from atent.threat import Threat
 
     fields = dict(map(parse_setting, settings or []))
     if "name" in fields:
         raise UserError("--set name=...: the attack's name is given by --attack")
-    method = {"name": attack, **fields}
-    chosen = make(ATTACKS, method, "attack", f"attack {attack}")
-    asked = Threat.parse(threat) if threat else None
+    if suite and (attack or fields):
+        raise UserError(f"--suite {suite} with --attack or --set: a suite's attacks are fixed; give one or the other")
+    asked = [Threat.parse(text) for text in threat or []]
+    one = {"name": attack or "pgd", **fields}
+    for settings_ in suite_attacks(suite, asked[0] if asked else Threat("linf", 0.0)) if suite else [one]:
+        make_attack(settings_, f"attack {settings_['name']}")  # mistakes are told before any work
     prepare(threads)
     where = pick_device(device)
     network = open_target(target, model=model, data=data, data_dir=data_dir, examples=examples, device=where)
-    if asked is None and network.threat is None:
+    if not asked and network.threat is None:
         raise UserError(f"{target} does not say its threat, so --threat must be given, such as linf:0.3")
     folder = out or network.folder
-    against = asked or Threat.parse(str(network.threat))
-    attack_target(network, chosen, method, against, folder, seed=seed, batch=batch, device=where)
-    _print_results(results(folder))
+    for warning in check_range(network.network, network.images, where):
+        print(f"warning: {warning}", file=sys.stderr)
+    against = asked or [Threat.parse(str(network.threat))]
+    files = [
+        attack_target(
+            network,
+            make_attack(method),
+            method,
+            ball,
+            folder,
+            seed=seed,
+            batch=batch,
+            device=where,
+            save_images=save_images,
+        )
+        for ball in against
+        for method in (suite_attacks(suite, ball) if suite else [one])
+    ]
+    print_results(results(folder))
+    if classes:
+        print_classes([folder])
+    for file in files:
+        header, _ = read_attack(file)
+        kept = f"; images in {file.with_suffix('.npz')} and .png" if save_images else ""
+        print(f"{header['label']} {header['threat']}: {read_cost(file)}{kept}")
+    if checks or (checks is None and suite == "strong"):
+        for ball in {ball.norm: ball for ball in sorted(against, key=lambda ball: ball.eps)}.values():
+            signs = check_network(network.network, network.images, ball, seed=seed, device=where)
+            print(f"Checks at {ball}: {'nothing suspicious' if not signs else ''}".rstrip())
+            for sign in signs:
+                print(f"  warning: {sign}.")
 
 
 @app.command()
 def show(
     targets: Annotated[list[str], typer.Argument(help="Run folders, or one recipe's name or path.")],
-    markdown: Annotated[bool, typer.Option(help="Print the table of attacks in Markdown.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of attacks in Markdown.")] = False,
+    classes: Annotated[bool, typer.Option("--classes", help="Print accuracies class by class, too.")] = False,
 ) -> None:
     """Show what runs found under attack, side by side, or a recipe with every default written out."""
+    from atent.console import print_classes, print_results
     from atent.recipe import load_recipe, recipe_names
     from atent.report import markdown as to_markdown
     from atent.report import results
@@ -191,17 +253,9 @@ def show(
     if markdown:
         print(to_markdown(lines))
     else:
-        _print_results(lines)
-
-
-def _print_results(lines: "list[Result]") -> None:
-    """A table for each data set and threat."""
-    groups: dict[str, list[list[str]]] = {}
-    for line in lines:
-        row = [line.run, line.attack, f"{line.examples:,}", str(line.clean), str(line.robust)]
-        groups.setdefault(f"{line.data} test images, {line.threat}", []).append(row)
-    for title, rows in groups.items():
-        _table(title, ["network", "attack", "images", "clean % [95 %]", "robust % [95 %]"], rows)
+        print_results(lines)
+    if classes:
+        print_classes(folders)
 
 
 @app.command("list")
@@ -211,7 +265,7 @@ def list_names(
     ] = None,
 ) -> None:
     """List recipes, models, defenses, attacks and data sets, a line each."""
-    from atent.attacks import ATTACKS
+    from atent.attacks import ATTACKS, OUTSIDE
     from atent.data import SOURCES
     from atent.defenses import DEFENSES
     from atent.models import MODELS
@@ -227,7 +281,7 @@ def list_names(
         },
         "models": {name: headline(build) for name, build in MODELS.items()},
         "defenses": {name: headline(build) for name, build in DEFENSES.items()},
-        "attacks": {name: headline(build) for name, build in ATTACKS.items()},
+        "attacks": {name: headline(build) for name, build in {**ATTACKS, **OUTSIDE}.items()},
         "data": {name: f"{len(source.classes)} classes" for name, source in SOURCES.items()},
     }
     if kind is not None and kind not in kinds:
@@ -263,24 +317,6 @@ def list_data(data_dir: DataDir = None) -> None:
 
     for name, state in states(data_dir):
         print(f"{name:16}{state}")
-
-
-def _table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        numeric = "%" in column or column == "images"
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(width=120, highlight=False)
-    console.print(title, style="bold")
-    console.print(table)
 
 
 @app.callback(invoke_without_command=True)

@@ -21,7 +21,6 @@ from atent.progress import progress, stop_requests
 from atent.randomness import derive
 from atent.rows import Cost, Row, append_batch, attack_file, finished_rows
 from atent.rows import clean_rate as clean_rate
-from atent.rows import rate_of as rate_of
 from atent.rows import robust_rate as robust_rate
 from atent.runs import alone, write_rows
 from atent.sheet import draw_points, forget_points, keep_points, points_kept

@@ -1,8 +1,9 @@
 """A recipe is everything that decides a training's result. It is a TOML file, a name of ours, or a Python object."""
 
 import dataclasses
+import inspect
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,14 +135,25 @@ def build_model(model: str | nn.Module, shape: Shape) -> nn.Module:
 def _built(name: str, shape: Shape) -> nn.Module:
     if name.endswith(OBJECT):
         raise UserError(f"the network was {name}; --model package.module:function must name what builds it")
-    build = outside_model(name) or look_up(MODELS, name, "model")
+    build: Callable[..., nn.Module] = outside_model(name) or look_up(MODELS, name, "model")
     try:
-        network = build(shape)
+        network = build(shape) if _takes_one(build) else build()
     except Exception as error:
         raise UserError(f"model {name!r} failed on {shape}: {type(error).__name__}: {error}") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"model {name!r} returned {type(network).__name__}; expected a torch.nn.Module")
     return network
+
+
+def _takes_one(build: Callable[..., nn.Module]) -> bool:
+    """Whether it can be called with one argument; a user's function that knows its network's shape takes none."""
+    try:
+        inspect.signature(build).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # no signature to be had, as of some built-in functions
+        return True
+    return True
 
 
 def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:

@@ -1,4 +1,4 @@
-"""What is to be judged: a trained network, from a run folder or a weights file, and the test images to try it on."""
+"""What is to be judged: a trained network (run folder, weights file or function), and the images to try it on."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from atent.images import Images
 from atent.models import Standardize
 from atent.recipe import Recipe, build_model, parse_recipe
 from atent.runs import Run, load_tensors
-from atent.weights import load_weights
+from atent.weights import load_weights, weights_hash
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Target:
 
 
 def open_target(
-    path: Path,
+    name: str | Path,
     *,
     model: str | nn.Module | None = None,
     data: str | None = None,
@@ -38,19 +38,25 @@ def open_target(
     examples: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Target:
-    """Load a run folder's best weights, or a weights file; a foreign file's model and data must be named."""
+    """Load a run folder's best weights, or a weights file; a foreign file's model and data must be named.
+
+    Or call `package.module:function`, which returns a network with its weights; its data must be named.
+    """
+    path = Path(name)
+    if ":" in str(name) and not path.exists():
+        return _open_function(str(name), model, data, data_dir, resize, examples, device)
     weights = Run(path).best if path.is_dir() else path
     if not weights.is_file():
-        raise UserError(f"no weights at {weights}; expected a run folder of atent train, or a weights file")
+        raise UserError(
+            f"no weights at {weights}; expected a run folder of atent train, a weights file, or package.module:function"
+        )
     recipe = Run(path).recipe() if path.is_dir() else recipe_inside(path)
     build = model or (recipe.model if recipe else None)
     where = data or (recipe.data if recipe else None)
     if build is None or where is None:
         raise UserError(f"{path} does not say what it is, so {'--model' if build is None else '--data'} must be given")
     images = _test_images(where, data_dir, resize, recipe, Run(path))
-    if examples is not None and not 1 <= examples <= len(images):
-        raise UserError(f"--examples {examples}; allowed: 1 to {len(images)}")
-    images = images.take(slice(examples))
+    images = _first(images, examples)
     network = build_model(build, images.shape)
     if recipe and recipe.standardize:
         channels = images.shape.image[0]
@@ -60,8 +66,33 @@ def open_target(
     digest = load_weights(network, weights)
     network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     folder = path if path.is_dir() else Path("runs") / f"{path.stem}-{digest[:6]}"
-    name = build if isinstance(build, str) else type(build).__name__
-    return Target(network, digest, name, images, where, recipe.threat if recipe else None, folder)
+    called = build if isinstance(build, str) else type(build).__name__
+    return Target(network, digest, called, images, where, recipe.threat if recipe else None, folder)
+
+
+def _open_function(
+    name: str,
+    model: str | nn.Module | None,
+    data: str | None,
+    data_dir: Path | None,
+    resize: int | None,
+    examples: int | None,
+    device: torch.device | str,
+) -> Target:
+    if model is not None:
+        raise UserError(f"--model {model} with the target {name}, which is a function that makes its own network")
+    if data is None:
+        raise UserError(f"{name} does not say its data, so --data must be given")
+    images = _first(open_data(data, data_dir, resize=resize).images("test"), examples)
+    network = build_model(name, images.shape).to(device)
+    digest = weights_hash(network)
+    return Target(network, digest, name, images, data, None, Path("runs") / f"{name.partition(':')[2]}-{digest[:6]}")
+
+
+def _first(images: Images, examples: int | None) -> Images:
+    if examples is not None and not 1 <= examples <= len(images):
+        raise UserError(f"--examples {examples}; allowed: 1 to {len(images)}")
+    return images.take(slice(examples))
 
 
 def _test_images(data: str, data_dir: Path | None, resize: int | None, recipe: Recipe | None, run: Run) -> Images:
