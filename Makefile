@@ -11,7 +11,7 @@ setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,attacks]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,attacks,report]'
 	touch $@
 
 demo: setup

@@ -1,25 +1,33 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 import atent.train
-from atent.data import SOURCES, Published
+from atent.cli import main
+from atent.data import SOURCES, Published, load
 from atent.defenses import Term
 from atent.errors import Interrupted, UserError
 from atent.images import Images
 from atent.models import Shape
+from atent.pictures import Files
 from atent.recipe import Recipe, load_recipe, recipe_names
 from atent.runs import Run, load_tensors, save_tensors
+from atent.state import State
+from atent.target import open_target
 from atent.train import How, fit, train_step
 from toys import THREATS, generator, small_batch, small_network, stand_in
 
@@ -76,20 +84,16 @@ def test_an_interrupted_run_resumes_bit_for_bit(
     assert_same_run(fit(recipe, tmp_path / "cut", how=QUIET), whole)
 
 
-def test_a_killed_process_resumes_bit_for_bit(tmp_path: Path) -> None:
-    """SIGKILL after the first epoch's checkpoint, through the command line."""
-    settings = [f"--set={key}={value}" for key, value in (TINY | SHORT_CHAIN).items()]
-    command = [sys.executable, "-m", "atent", "train", "demo", "--threads=1", *settings, "--set=epochs=3"]
-    whole, cut = Run(tmp_path / "whole"), Run(tmp_path / "cut")
-    process = subprocess.Popen([*command, f"--out={cut.folder}"], stderr=subprocess.DEVNULL)
-    while not cut.last.exists():
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    for run in (cut, whole):
-        subprocess.run([*command, f"--out={run.folder}"], check=True, capture_output=True)
-    assert_same_run(cut, whole)
+@pytest.mark.timeout(400)
+def test_five_kills_at_random_moments_lose_nothing() -> None:
+    """SIGKILL through the command line, the state saved after each batch; the script compares bit for bit."""
+    script = Path(__file__).parents[1] / "scripts" / "kill_often.py"
+    done = subprocess.run(
+        [sys.executable, script, "--kills=5", "--seed=2"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["kills"], found["different"]) == (5, 0)
 
 
 def test_what_a_killed_write_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
@@ -141,6 +145,138 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone() -> None:
     optimizer = torch.optim.SGD(model.parameters())
     assert not train_step(model, optimizer, steep, x, y, THREATS[0], generator()).finite
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_the_state_is_saved_every_so_many_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[tuple[int, int]] = []
+    save = State.save
+
+    def watched(self: State, *arguments: Any) -> None:
+        saved.append((self.epoch, self.batch))
+        save(self, *arguments)
+
+    monkeypatch.setattr(State, "save", watched)
+    fit(tiny(epochs=1), tmp_path / "batches", how=replace(QUIET, checkpoint_batches=2))
+    assert saved == [(0, 2), (0, 4), (1, 0)]
+    saved.clear()
+    fit(tiny(epochs=1), tmp_path / "minutes", how=replace(QUIET, checkpoint_minutes=0))
+    assert saved[0] == (0, 1)
+
+
+def test_patience_ends_a_training_that_gets_no_better_and_a_resumed_one_too(tmp_path: Path) -> None:
+    said: list[str] = []
+    recipe = tiny(epochs=20, patience=2, optimizer__lr=1e-12, averaging=0, defense__name="standard")
+    run = fit(recipe, tmp_path, how=How(say=said.append))
+    assert len(run.history()) == 3  # no later epoch is better than the first
+    assert "stopped early: no better epoch among the last 2 (patience)" in said[-1]
+    assert len(fit(recipe, tmp_path, how=QUIET).history()) == 3
+
+
+def own_folder(place: Path) -> str:
+    """Ninety PNGs in folders of three classes, made of mnist-small."""
+    images = load("mnist-small", "train")
+    for label in range(3):
+        (place / images.classes[label]).mkdir(parents=True)
+        for k in (images.y == label).nonzero()[:30, 0].tolist():
+            Image.fromarray(images.pixels()[k, 0].numpy()).save(place / images.classes[label] / f"{k}.png")
+    return str(place)
+
+
+def test_images_on_the_disk_train_bit_for_bit_like_those_in_memory(tmp_path: Path) -> None:
+    recipe = tiny(data=own_folder(tmp_path / "own"), validation=0.2, batch=16, standardize=True)
+    memory = fit(recipe, tmp_path / "memory", how=replace(QUIET, stream=False))
+    assert_same_run(fit(recipe, tmp_path / "disk", how=replace(QUIET, stream=True, workers=3)), memory)
+
+
+def test_a_resumed_run_trains_on_the_images_it_began_with(tmp_path: Path) -> None:
+    data = own_folder(tmp_path / "own")
+    recipe = tiny(data=data, validation=0.2, batch=16)
+    run = fit(recipe, tmp_path / "run", how=QUIET)
+    before = run.data_record()
+    shutil.copy(next((tmp_path / "own" / "2").iterdir()), tmp_path / "own" / "2" / "new.png")
+    assert fit(recipe, tmp_path / "run", how=QUIET).data_record() == before
+    target = open_target(run.folder)
+    assert isinstance(target.images.x, Files)
+    assert target.images.x.names == [name for names in (before or {})["test"].values() for name in names]
+
+
+def test_fine_tuning_starts_from_the_weights_and_leaves_frozen_layers_alone(tmp_path: Path) -> None:
+    first = fit(tiny(epochs=1), tmp_path / "first", how=QUIET)
+    changes: dict[str, Any] = {
+        "weights": str(first.folder),
+        "reset": ["classifier.fc3"],
+        "freeze": ["feature_extractor"],
+    }
+    recipe = tiny(data=own_folder(tmp_path / "own"), validation=0.2, batch=16, averaging=0, **changes)
+    run = fit(recipe, tmp_path / "second", how=QUIET)
+    before, after = load_tensors(first.best)[0], load_tensors(run.best)[0]
+    frozen = [name for name in after if name.startswith("feature_extractor")]
+    assert frozen
+    assert all(torch.equal(before[name], after[name]) for name in frozen)
+    assert not torch.equal(before["classifier.fc1.weight"], after["classifier.fc1.weight"])
+    assert after["classifier.fc3.weight"].shape == (3, 200)
+    shutil.rmtree(first.folder)  # a run does not need its parent once it has begun
+    assert len(fit(recipe, tmp_path / "second", how=QUIET).history()) == 2
+
+
+def test_weights_that_do_not_fit_leave_no_folder_behind(tmp_path: Path) -> None:
+    first = fit(tiny(epochs=1), tmp_path / "first", how=QUIET)
+    recipe = tiny(data=own_folder(tmp_path / "own"), validation=0.2, weights=str(first.folder))
+    with pytest.raises(UserError, match=r"--reset classifier\.fc3"):
+        fit(recipe, tmp_path / "second", how=QUIET)
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_python_object_is_trained_and_judged(tmp_path: Path) -> None:
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    run = fit(tiny(epochs=1), tmp_path, model=network, how=QUIET)
+    assert "Sequential (a Python object)" in run.recipe().model
+    with pytest.raises(UserError, match=r"a Python object.*--model package\.module:function"):
+        open_target(run.folder)
+    assert open_target(run.folder, model=network, examples=5).model == "Sequential"
+
+
+def test_curves_are_drawn_once_for_each_epoch(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    fit(tiny(epochs=2), tmp_path, how=replace(QUIET, tensorboard=True))
+    run = fit(tiny(epochs=2), tmp_path, how=replace(QUIET, tensorboard=True))
+    events = accumulator.EventAccumulator(str(run.board))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
+        (row["epoch"], pytest.approx(row["loss"])) for row in run.history()
+    ]
+
+
+@contextmanager
+def small_disk(place: Path, options: str) -> Iterator[None]:
+    """A disk in memory, mounted at `place`."""
+    place.mkdir()
+    mount = shutil.which("mount")
+    command = [str(mount), "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("a small tmpfs cannot be mounted here: no root, or no permission")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_is_named_and_the_last_state_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2.5 MB hold one state of the network with its momentum and average, not two."""
+    recipe = tiny(epochs=2, defense__name="standard")
+    whole = fit(recipe, tmp_path / "whole", how=QUIET)
+    disk = tmp_path / "disk"
+    with small_disk(disk, f"size={whole.last.stat().st_size + whole.best.stat().st_size + 200_000}"):
+        monkeypatch.setattr(sys, "argv", ["atent", "train", "demo", "--threads=1", f"--out={disk}/run"])
+        sys.argv += [f"--set={key}={value}" for key, value in (TINY | {"defense.name": "standard"}).items()]
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        run = Run(disk / "run")
+        assert not list(run.folder.glob(".*.part"))
+        assert load_tensors(run.last)[1]["epoch"] == 1
+        shutil.copytree(run.folder, tmp_path / "moved")
+    assert_same_run(fit(recipe, tmp_path / "moved", how=QUIET), whole)
 
 
 def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:

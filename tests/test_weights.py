@@ -118,6 +118,14 @@ def test_frozen_layers_get_no_gradient_and_their_statistics_stay() -> None:
     assert changed == {"5.weight", "5.bias"}
 
 
+def test_layers_are_named_without_our_standardizing_layer() -> None:
+    """A user's `1` is their second layer, not the part behind ours."""
+    model = nn.Sequential(Standardize([0.5], [0.25]), small_network())
+    freeze(model, ["1"])
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {"1.1.weight", "1.1.bias"}
+
+
 def test_unknown_layers_and_a_network_frozen_whole_are_refused() -> None:
     with pytest.raises(UserError, match=r"unknown layer 'head'; known: .*classifier\.fc3"):
         freeze(make(), ["head"])

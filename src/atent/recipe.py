@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from atent.ascent import auto_pull, step_size
 from atent.attacks import ATTACKS, AtentChain, Attack
@@ -158,9 +159,14 @@ def _takes_one(build: Callable[..., nn.Module]) -> bool:
 
 def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:
     """Try the network on two black images, so that one that does not fit the data is refused before any work."""
+    black = torch.zeros(2, *shape.image)
     try:
-        with borrowed(network), torch.no_grad():
-            logits = network(torch.zeros(2, *shape.image))
+        with torch.no_grad():
+            if any(map(is_lazy, network.parameters())):  # such a layer learns its size from its first images
+                network.eval()(black)
+                network.train()
+            with borrowed(network):
+                logits = network(black)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"model {name!r} does not take images of shape {shape.image}: {reason}") from error

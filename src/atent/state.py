@@ -1,5 +1,6 @@
 """What changes while training, and how a checkpoint keeps it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,11 @@ class Tally:
         self.recent = [*self.recent, cross_entropy][-100:]
 
 
+def score(row: Mapping[str, Any]) -> tuple[float, float]:
+    """What makes an epoch better: robust accuracy on held-out images; between equals the clean one decides."""
+    return row.get("robust", 0.0), row.get("clean", 0.0)
+
+
 @dataclass
 class State:
     """Everything that changes while training; what a checkpoint holds."""
@@ -51,10 +57,10 @@ class State:
         return self.model if self.average is None else self.average.module
 
     def finished(self, recipe: Recipe) -> bool:
-        """Whether all epochs are done, or `patience` of them since the best one."""
-        last_best = max((row["epoch"] for row in self.history if row["best"]), default=0)
-        tired = recipe.patience is not None and self.epoch - last_best >= recipe.patience
-        return self.epoch >= recipe.epochs or tired
+        """Whether all epochs are done, or `patience` of them since one that was better than all before."""
+        scores = [score(row) for row in self.history]
+        since = len(scores) - 1 - scores.index(max(scores)) if scores else 0
+        return self.epoch >= recipe.epochs or (recipe.patience is not None and since >= recipe.patience)
 
     def save(self, path: Path, recipe: Recipe) -> None:
         parts = {"": self.model.state_dict(), "optimizer": _optimizer_tensors(self.optimizer)}

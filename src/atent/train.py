@@ -24,7 +24,7 @@ from atent.progress import progress, stop_requests
 from atent.randomness import derive, derive_seed
 from atent.recipe import OBJECT, Recipe
 from atent.runs import Run, alone, save_tensors, write_rows
-from atent.state import State, Tally
+from atent.state import State, Tally, score
 from atent.threat import Threat
 from atent.weights import freeze, load_weights, set_training
 
@@ -126,6 +126,9 @@ def fit(
     if not stream:
         train = train.in_memory()
     state = _fresh_state(recipe, train, model, how.device)
+    if recipe.weights and not run.last.exists():
+        digest = load_weights(state.model, Path(recipe.weights), recipe.reset)
+        how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
     with alone(run.last):
         _fit(state, recipe, data, train, held, run, how)
     return run
@@ -139,9 +142,6 @@ def _fit(state: State, recipe: Recipe, data: DataSet, train: Images, held: Image
             how.say(f"going on from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     else:
         how.say(f"{recipe.data}: {train.summary}; {len(held):,} held-out images judge each epoch")
-        if recipe.weights:
-            digest = load_weights(state.model, Path(recipe.weights), recipe.reset)
-            how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
     write_rows(run.log, state.history)
     per_epoch = len(epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", 0)))
     total = recipe.epochs * per_epoch
@@ -220,10 +220,7 @@ def _finish_epoch(state: State, recipe: Recipe, held: Images, run: Run, how: How
         )
         rows = [row for batch in batches for row in batch]
         row |= {"clean": clean_rate(rows).value, "robust": robust_rate(rows).value, "examples": len(rows)}
-    # Dominated by neither: a robust gain that ruins the clean accuracy is not one, so ties go to the cleaner epoch.
-    score = (row.get("robust", 0.0), row.get("clean", 0.0))
-    best = max(((past.get("robust", 0.0), past.get("clean", 0.0)) for past in state.history), default=(-1.0, -1.0))
-    row["best"] = score >= best
+    row["best"] = all(score(row) >= score(past) for past in state.history)
     how.say(_epoch_line(row, recipe))
     plateau = math.log(len(held.classes))
     if tally.recent and all(abs(loss - plateau) < 0.02 for loss in tally.recent):

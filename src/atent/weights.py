@@ -23,23 +23,23 @@ def load_weights(model: nn.Module, path: Path, reset: Iterable[str] = ()) -> str
     ours, anew = model.state_dict(), _tensors_of(model, reset)
     found = _named_as(ours, read_weights(path))
     # A foreign network knows nothing of the layer that standardizes its input: that one is the data's.
-    own = _tensors_of(model, ["0"]) if _standardizes(model) and "0.mean" not in found else set()
+    own = {"0.mean", "0.std"} - found.keys() if _behind(model) else set()
     wanted = [name for name in ours if name not in anew | own]
     for name in wanted:
         if name not in found:
-            raise _misfit(path, name, f"there is no {name} in it")
+            raise _misfit(path, name, f"there is no {name} in it", _behind(model))
         if found[name].shape != ours[name].shape:
             shapes = f"{tuple(found[name].shape)} in it, {tuple(ours[name].shape)} in the model"
-            raise _misfit(path, name, f"{name} is {shapes}")
-    left = sorted(name for name in found.keys() - ours.keys() if not _below(name, reset))
+            raise _misfit(path, name, f"{name} is {shapes}", _behind(model))
+    left = sorted(name for name in found.keys() - ours.keys() if not _below(name, reset, _behind(model)))
     if left:
         raise UserError(f"{path} does not fit the model: the model has no {left[0]} ({len(left)} tensors like that)")
     model.load_state_dict({name: found[name] for name in wanted}, strict=False)
     return weights_hash(model)
 
 
-def _misfit(path: Path, name: str, reason: str) -> UserError:
-    layer = name.rpartition(".")[0] or name
+def _misfit(path: Path, name: str, reason: str, start: str) -> UserError:
+    layer = name.removeprefix(start).rpartition(".")[0] or name
     return UserError(f"{path} does not fit the model: {reason}; in training, --reset {layer} starts that layer anew")
 
 
@@ -96,25 +96,24 @@ def set_training(model: nn.Module) -> None:
 
 def _tensors_of(model: nn.Module, layers: Iterable[str]) -> set[str]:
     """The names of the parameters and buffers of these layers; a layer that is not there is refused."""
-    names, chosen = list(model.state_dict()), set[str]()
+    names, chosen, start = list(model.state_dict()), set[str](), _behind(model)
     for layer in layers:
-        below = {
-            name for name in names if _below(name, [layer]) or (_standardizes(model) and _below(name, [f"1.{layer}"]))
-        }
+        below = {name for name in names if _below(name, [layer], start)}
         if not below:
-            inner = model[1] if isinstance(model, nn.Sequential) and _standardizes(model) else model
-            known = {name.rpartition(".")[0] or name for name in inner.state_dict()}
+            known = {name.removeprefix(start).rpartition(".")[0] for name in names if name.startswith(start)}
             raise unknown("layer", layer, sorted(known)[:20])
         chosen |= below
     return chosen
 
 
-def _below(name: str, layers: Iterable[str]) -> bool:
-    return any(name == layer or name.startswith(f"{layer}.") for layer in layers)
+def _below(name: str, layers: Iterable[str], start: str) -> bool:
+    return any(name == start + layer or name.startswith(f"{start}{layer}.") for layer in layers)
 
 
-def _standardizes(model: nn.Module) -> bool:
-    return isinstance(model, nn.Sequential) and len(model) == 2 and isinstance(model[0], Standardize)
+def _behind(model: nn.Module) -> str:
+    """How the names of a network's own tensors begin: behind our standardizing layer it is a second part."""
+    standardizes = isinstance(model, nn.Sequential) and len(model) == 2 and isinstance(model[0], Standardize)
+    return "1." if standardizes else ""
 
 
 def weights_hash(model: nn.Module) -> str:

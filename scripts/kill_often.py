@@ -1,0 +1,96 @@
+"""Kill a short training at random moments, resume it, and see that nothing is lost.
+
+python scripts/kill_often.py --kills 50 --seed 0
+
+An uninterrupted training is the reference. Then trainings by the same recipe are killed with SIGKILL, each process at a
+moment drawn uniformly from the reference's duration, and started again until they end. After every kill each file must
+be readable; at every end weights, optimizer, averages and log must equal the reference's bit for bit, and no temporary
+file may be left. Prints a JSON line; exit code 1 if anything was not so.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+from atent.runs import Run, load_tensors, read_json
+
+# 400 images of mnist-small in 8 batches an epoch, the state saved after each: there is nearly always a write to hit.
+RECIPE = ["epochs=3", "validation=5600", "batch=50", "monitor_examples=20", "monitor.steps=2", "defense.steps=2"]
+COMMAND = ["train", "demo", "--threads=1", "--checkpoint-batches=1", *(f"--set={setting}" for setting in RECIPE)]
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "atent", *COMMAND, f"--out={folder}"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def check_readable(run: Run) -> None:
+    """Whatever files there are can be read whole."""
+    for path in (run.recipe_file, run.environment_file):
+        if path.exists():
+            read_json(path)
+    for path in (run.last, run.best):
+        if path.exists():
+            load_tensors(path)
+    run.history()
+
+
+def differences(run: Run, reference: Run) -> list[str]:
+    """What is not bit for bit as in the reference."""
+    found = []
+    for ours, theirs in ((run.last, reference.last), (run.best, reference.best)):
+        mine, other = load_tensors(ours)[0], load_tensors(theirs)[0]
+        same = mine.keys() == other.keys() and all(torch.equal(mine[name], other[name]) for name in mine)
+        found += [] if same else [ours.name]
+    logs = [[row | {"seconds": 0} for row in each.history()] for each in (run, reference)]
+    return found + ([] if logs[0] == logs[1] else [run.log.name])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    moments, counts = random.Random(chosen.seed), Counter[str]()
+    with tempfile.TemporaryDirectory() as place:
+        reference = Run(Path(place, "reference"))
+        began = time.monotonic()
+        assert start(reference.folder).wait() == 0
+        duration = time.monotonic() - began
+        while counts["kills"] < chosen.kills or counts["unfinished"]:
+            run = Run(Path(place, f"run{counts['runs']}"))
+            process = start(run.folder)
+            limit = moments.uniform(0, duration) if counts["kills"] < chosen.kills else None
+            try:
+                _, said = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                counts["kills"] += 1
+                counts["unfinished"] = 1
+                counts["kills with a state to go on from"] += run.last.exists()
+                counts["temporary files left by kills"] += len(list(run.folder.glob(".*.part")))
+                check_readable(run)
+                continue
+            if process.returncode != 0:
+                sys.exit(f"a resumed training failed: {said.decode()}")
+            left = [path.name for path in run.folder.glob(".*.part")]
+            if wrong := differences(run, reference) + left:
+                sys.exit(f"{run.folder.name} differs from the reference: {', '.join(wrong)}")
+            counts["runs"] += 1
+            counts["unfinished"] = 0
+            counts["resumed"] += b"going on from" in said
+    del counts["unfinished"]
+    print(json.dumps({"seed": chosen.seed, "seconds of a whole run": round(duration, 1), **counts, "different": 0}))
+
+
+if __name__ == "__main__":
+    main()
