@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 from atent.attacks.atent_chain import AtentChain
+from atent.attacks.fgsm import Fgsm
 from atent.attacks.pgd import Pgd
 from atent.attacks.protocol import Attack
 
-ATTACKS: dict[str, Callable[..., Attack]] = {"pgd": Pgd, "atent-chain": AtentChain}
+ATTACKS: dict[str, Callable[..., Attack]] = {"fgsm": Fgsm, "pgd": Pgd, "atent-chain": AtentChain}
 
-__all__ = ["ATTACKS", "AtentChain", "Attack", "Pgd"]
+__all__ = ["ATTACKS", "AtentChain", "Attack", "Fgsm", "Pgd"]
