@@ -32,6 +32,14 @@ class Attack(Protocol):
         ...
 
 
+class MinimalAttack(Attack, Protocol):
+    """An attack that looks for the closest misclassified image, whatever the radius."""
+
+    def nearest(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+        """Return the misclassified point of the box found closest to x in the threat's norm, or x if none was."""
+        ...
+
+
 def named(short: str, attack: "DataclassInstance", said: tuple[str, ...]) -> str:
     """A label: the short name, then every field that is neither in it nor at its default."""
     changed = [
@@ -83,14 +91,29 @@ def climb(
     points = search(objective, x)
     point = next(points)
     with suppress(StopIteration):
-        while len(left) > 0:
+        while True:
             keep = None
             if wrong.any() and (broken := wrong & within(threat, previous, x)).any():
                 x_adv[left[broken]], keep = previous[broken], ~broken
                 left, x, y, point = left[keep], x[keep], y[keep], point[keep]
+                if len(left) == 0:
+                    break
             point = points.send(keep)
     x_adv[left] = threat.project(point, x)  # a chain need not end inside
     return x_adv, left
+
+
+def nearest_within(
+    attack: MinimalAttack, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+) -> Tensor:
+    """The nearest misclassified point where it lies inside the threat, else x."""
+    found = attack.nearest(model, x, y, threat, generator)
+    return torch.where(over_pixels(within(threat, found, x), x), found, x)
+
+
+def over_pixels(values: Tensor, x: Tensor) -> Tensor:
+    """One value per example, shaped to broadcast over its pixels."""
+    return values.view(-1, *[1] * (x.dim() - 1))
 
 
 def within(threat: Threat, points: Tensor, x: Tensor) -> Tensor:
