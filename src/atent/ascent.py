@@ -6,7 +6,7 @@ another method.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import get_args
 
 import torch
@@ -17,6 +17,7 @@ from atent.fields import Direction, Projection, Pull, Start
 from atent.threat import Threat
 
 Objective = Callable[[Tensor], Tensor]
+Points = Generator[Tensor, Tensor | None, None]
 
 
 def ascend(
@@ -33,7 +34,7 @@ def ascend(
     direction: Direction = "steepest",
     project: Projection = "every",
     generator: torch.Generator,
-) -> Iterator[Tensor]:
+) -> Points:
     """Yield the points x'_1 .. x'_K of the chain (K = `steps`), each detached:
 
         x'_{k+1} = clamp(x'_k + step (d(g_k) + pull (x - x'_k)) + sqrt(2 step) noise N(0, I)),   g_k = grad objective
@@ -44,6 +45,9 @@ def ascend(
 
     A taker that evaluates the objective at a yielded point and back-propagates has computed the gradient that the
     chain needs next. It leaves it in `point.grad` (see `keep_own_gradient`), and the chain runs no second pass.
+
+    A taker that is done with some examples sends the mask of those to go on with, and the batch shrinks to them; its
+    objective must then expect the smaller batch.
     """
     for name, value, allowed in (("project", project, Projection), ("direction", direction, Direction)):
         if value not in get_args(allowed):
@@ -63,7 +67,9 @@ def ascend(
                 point += spread * torch.empty_like(x).normal_(generator=generator)
             inside = project == "every" or (project == "last" and k == steps)
             point = threat.project(point, x) if inside else threat.clamp(point)
-        yield point
+        keep = yield point
+        if keep is not None:
+            x, point = x[keep], point.detach()[keep]
 
 
 def last(points: Iterator[Tensor]) -> Tensor:

@@ -90,7 +90,7 @@ def draw_sheet(points: dict[str, NDArray[Any]], title: str, classes: Sequence[st
     difference = points["x_adv"] - points["x"]
     largest = float(np.abs(difference[chosen]).max()) or 1.0
     side = max(SIDE, points["x"].shape[-1], points["x"].shape[-2])
-    block, row = 3 * (side + GAP) + 2 * GAP, side + 2 * LINE + GAP
+    block, row = 3 * (side + GAP) + 2 * GAP, side + LINE + 2 * GAP
     font = ImageFont.load_default(size=12)
     head = [
         f"{title}: {int(broken.sum())} of {len(broken)} broken",
@@ -104,7 +104,7 @@ def draw_sheet(points: dict[str, NDArray[Any]], title: str, classes: Sequence[st
     for place, k in enumerate(chosen):
         left, top = 2 * GAP + place % 2 * block, 2 * GAP + len(head) * LINE + place // 2 * row
         said = [classes[points[key][k]] for key in ("clean", "adversarial")]
-        captions = [f"{points['index'][k]}: {said[0]}", said[1], f"size {points['size'][k]:.3g}"]
+        captions = [f"image {points['index'][k]}: {said[0]}", f"now {said[1]}", f"size {points['size'][k]:.3g}"]
         pictures = (points["x"][k], points["x_adv"][k], 0.5 + difference[k] / (2 * largest))
         for column, (caption, pixels) in enumerate(zip(captions, pictures, strict=True)):
             corner = (left + column * (side + GAP), top)

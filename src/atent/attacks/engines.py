@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from atent.attacks.protocol import over_pixels
 from atent.borrow import borrowed
 from atent.errors import UserError, unknown
 from atent.threat import Threat
@@ -51,7 +52,7 @@ class Engine:
             return x.clone()
         points = self.points(model, x, y, threat, generator)
         _, near, _ = threat.measure(points, x)
-        return torch.where(near.to(x.device).view(-1, *[1] * (x.dim() - 1)), points, x)
+        return torch.where(over_pixels(near.to(x.device), x), points, x)
 
     def points(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         """What the library returns for the images that are right; the others as they are."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import ascend, last
+from atent.ascent import Objective, Points, ascend
 from atent.attacks.protocol import named, until_broken
 from atent.fields import Count, Size, Start, method
 from atent.losses import LOSSES, LossName
@@ -18,6 +18,7 @@ class Pgd:
 
     Madry et al. 2018, https://arxiv.org/abs/1706.06083. PGD-N in our tables: 2.5 eps / N a step, one uniform start,
     cross-entropy, network in eval mode; PGD-NxR: an example is robust only if all R restarts fail on it.
+    Differs from the authors' code in: an example is done at the first misclassified point of its path.
     """
 
     steps: Count = 40
@@ -33,11 +34,9 @@ class Pgd:
         return named(f"PGD-{self.steps}{times}", self, said=("steps", "restarts"))
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
-        loss = LOSSES[self.loss]
-
-        def attempt(x: Tensor, y: Tensor) -> Tensor:
-            points = ascend(
-                lambda point: loss(model(point), y),
+        def search(objective: Objective, x: Tensor) -> Points:
+            return ascend(
+                objective,
                 x,
                 threat,
                 steps=self.steps,
@@ -46,6 +45,5 @@ class Pgd:
                 start=self.start,
                 generator=generator,
             )
-            return last(points)
 
-        return until_broken(model, x, y, self.restarts, attempt)
+        return until_broken(model, x, y, threat, loss=LOSSES[self.loss], restarts=self.restarts, search=search)

@@ -2,16 +2,21 @@
 
 import dataclasses
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from atent.ascent import Objective, Points
 from atent.borrow import borrowed
+from atent.losses import Loss
 from atent.threat import Threat
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+Search = Callable[[Objective, Tensor], Points]
 
 
 class Attack(Protocol):
@@ -27,6 +32,14 @@ class Attack(Protocol):
         ...
 
 
+class MinimalAttack(Attack, Protocol):
+    """An attack that looks for the closest misclassified image, whatever the radius."""
+
+    def nearest(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+        """Return the misclassified point of the box found closest to x in the threat's norm, or x if none was."""
+        ...
+
+
 def named(short: str, attack: "DataclassInstance", said: tuple[str, ...]) -> str:
     """A label: the short name, then every field that is neither in it nor at its default."""
     changed = [
@@ -38,23 +51,76 @@ def named(short: str, attack: "DataclassInstance", said: tuple[str, ...]) -> str
 
 
 def until_broken(
-    model: nn.Module, x: Tensor, y: Tensor, restarts: int, attempt: Callable[[Tensor, Tensor], Tensor]
+    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, *, loss: Loss, restarts: int, search: Search
 ) -> Tensor:
-    """Repeat `attempt` on the examples that are still right; an example is robust only if every restart fails.
+    """Repeat `search` on the examples that are still right; an example is robust only if every restart fails.
 
     Examples that are wrong from the start come back as they are: an attack cannot repair them.
     """
     x_adv = x.clone()
     with borrowed(model):
-        left = _still_right(model, x, y, torch.arange(len(x), device=x.device))
-        for _ in range(restarts):
+        left = still_right(model, x, y).nonzero().squeeze(1)
+        for restart in range(restarts):
             if len(left) == 0:
                 break
-            x_adv[left] = attempt(x[left], y[left])
-            left = _still_right(model, x_adv, y, left)
+            x_adv[left], unbroken = climb(model, x[left], y[left], threat, loss, search)
+            left = left[unbroken]
+            if restart < restarts - 1:  # whoever called judges the last points
+                left = left[still_right(model, x_adv[left], y[left])]
     return x_adv
 
 
+def climb(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, loss: Loss, search: Search) -> tuple[Tensor, Tensor]:
+    """Search, leaving out each example as soon as it is broken; its point, and which examples reached the end.
+
+    The pass that gives the gradient at a point also says how the point is classified, so a broken one costs nothing
+    to notice. It counts if it lies inside the threat, as all do on a path that is projected every step.
+    """
+    x_adv = x.clone()
+    left = torch.arange(len(x), device=x.device)
+    previous, wrong = x, torch.zeros_like(y, dtype=torch.bool)
+
+    def objective(point: Tensor) -> Tensor:
+        nonlocal previous, wrong
+        logits = model(point)
+        previous, wrong = point.detach(), logits.detach().argmax(1) != y
+        return loss(logits, y)
+
+    points = search(objective, x)
+    point = next(points)
+    with suppress(StopIteration):
+        while True:
+            keep = None
+            if wrong.any() and (broken := wrong & within(threat, previous, x)).any():
+                x_adv[left[broken]], keep = previous[broken], ~broken
+                left, x, y, point = left[keep], x[keep], y[keep], point[keep]
+                if len(left) == 0:
+                    break
+            point = points.send(keep)
+    x_adv[left] = threat.project(point, x)  # a chain need not end inside
+    return x_adv, left
+
+
+def nearest_within(
+    attack: MinimalAttack, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+) -> Tensor:
+    """The nearest misclassified point where it lies inside the threat, else x."""
+    found = attack.nearest(model, x, y, threat, generator)
+    return torch.where(over_pixels(within(threat, found, x), x), found, x)
+
+
+def over_pixels(values: Tensor, x: Tensor) -> Tensor:
+    """One value per example, shaped to broadcast over its pixels."""
+    return values.view(-1, *[1] * (x.dim() - 1))
+
+
+def within(threat: Threat, points: Tensor, x: Tensor) -> Tensor:
+    """Which points lie inside the threat around x, shape (n,), but for rounding: half of what the harness allows."""
+    return threat.size(points - x) <= threat.eps + 5e-7 * max(1.0, threat.eps)
+
+
 @torch.no_grad()
-def _still_right(model: nn.Module, x: Tensor, y: Tensor, among: Tensor) -> Tensor:
-    return among[model(x[among]).argmax(1) == y[among]]
+def still_right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Which examples are classified as they should be, shape (n,)."""
+    right: Tensor = model(x).argmax(1) == y
+    return right

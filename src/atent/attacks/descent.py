@@ -1,0 +1,34 @@
+"""Adam inside a box, through the change of variables of Carlini and Wagner."""
+
+import torch
+from torch import Tensor
+
+from atent.ascent import Objective, Points
+
+EDGE = 0.99  # where the search may start; at the border, tanh is flat and Adam needs hundreds of steps to leave
+
+
+def descend(objective: Objective, point: Tensor, low: Tensor, high: Tensor, *, steps: int, rate: float) -> Points:
+    """Yield points at which the summed objective was just evaluated, each an Adam step in w from the one before:
+
+        x' = low + (high - low) (tanh(w) + 1) / 2
+
+    Carlini & Wagner 2017, https://arxiv.org/abs/1608.04644, section V.B; Kingma & Ba 2015,
+    https://arxiv.org/abs/1412.6980. A taker that is done with some examples sends the mask of those to go on with, as in
+    `ascend`. Differs from the authors' code in: pixels start at most `EDGE` of the way to the border.
+    """
+    width = (high - low).clamp_min(1e-12)
+    w = torch.atanh((2 * (point - low) / width - 1).clamp(-EDGE, EDGE))
+    mean, square = torch.zeros_like(w), torch.zeros_like(w)
+    for k in range(1, steps + 1):
+        with torch.enable_grad():
+            w = w.detach().requires_grad_()
+            point = low + width * (w.tanh() + 1) / 2
+            gradient = torch.autograd.grad(objective(point).sum(), w)[0]
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        move = mean / (1 - 0.9**k) / ((square / (1 - 0.999**k)).sqrt() + 1e-8)
+        w = w.detach() - rate * move
+        keep = yield point.detach()
+        if keep is not None:
+            w, mean, square, low, width = (part[keep] for part in (w, mean, square, low, width))

@@ -1,0 +1,33 @@
+"""The fast gradient sign method: one step to the border of the ball."""
+
+import torch
+from torch import Tensor, nn
+
+from atent.ascent import Objective, Points, ascend
+from atent.attacks.protocol import named, until_broken
+from atent.fields import method
+from atent.losses import LOSSES, LossName
+from atent.threat import Threat
+
+
+@method
+class Fgsm:
+    """FGSM: one step of eps from x. Weak; beside PGD it shows whether a defense only hides its gradients.
+
+        x' = x + eps d(grad loss),   d the sign (linf) or the unit gradient (l2)
+
+    Goodfellow et al. 2015, https://arxiv.org/abs/1412.6572. Differs from the paper in: l2 threats, pixels stay in
+    the box, and the loss may be another one.
+    """
+
+    loss: LossName = "cross-entropy"
+
+    @property
+    def label(self) -> str:
+        return named("FGSM", self, said=())
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+        def search(objective: Objective, x: Tensor) -> Points:
+            return ascend(objective, x, threat, steps=1, reach=1, start="center", generator=generator)
+
+        return until_broken(model, x, y, threat, loss=LOSSES[self.loss], restarts=1, search=search)
