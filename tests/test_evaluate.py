@@ -1,25 +1,18 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.attacks import Pgd
+from atent.attacks import Attack, Pgd
 from atent.errors import UserError
-from atent.evaluate import (
-    Row,
-    append_rows,
-    attack_file,
-    attack_images,
-    check_inside,
-    finished_rows,
-    predict,
-    rate,
-    read_attack,
-)
+from atent.evaluate import attack_batch, attack_images, attack_target, check_inside, predict
 from atent.models import Shape
-from atent.report import worst_case
+from atent.report import class_results, results, worst_case
+from atent.rows import Row, attack_file, finished_rows, median_distance, rate, read_attack, read_cost
+from atent.target import Target
 from atent.threat import Threat
 from toys import THREATS, small_network, stand_in
 
@@ -43,26 +36,122 @@ def test_rows_say_what_the_network_says() -> None:
         assert row["size"] <= 0.1 + 1e-6
 
 
-def test_a_killed_attack_goes_on_and_ends_with_the_same_file(tmp_path: Path) -> None:
-    whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
-    assert list(append_rows(whole, HEADER, iter(rows_of()), 0)) == [8, 16, 20]
+def target(model: nn.Module | None = None) -> Target:
+    return Target(model or small_network(), "abc", "toy", IMAGES, "toy", None, Path("never"))
+
+
+def run(folder: Path, attack: Attack | None = None, save_images: bool = False) -> Path:
+    attack = attack or Pgd(steps=2)
+    return attack_target(target(), attack, {"name": "it"}, THREATS[0], folder, batch=8, save_images=save_images)
+
+
+def untimed(path: Path) -> list[str]:
+    return [line.partition(', "seconds"')[0] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("kept", range(1, 22))
+def test_a_killed_attack_goes_on_and_ends_with_the_same_rows_and_costs(kept: int, tmp_path: Path) -> None:
+    """Killed after any line, in the middle of the next."""
+    whole = run(tmp_path / "whole")
     lines = whole.read_text().splitlines(keepends=True)
-    cut.write_text("".join(lines[:12]) + lines[12][:5])  # the header, 11 rows and a piece
-    done = finished_rows(cut, HEADER, batch=8)
-    assert done == 8
-    assert list(append_rows(cut, HEADER, iter(rows_of(done)), done)) == [16, 20]
-    assert cut.read_text() == whole.read_text()
-    assert finished_rows(cut, HEADER, batch=8) == 20
+    assert len(lines) == 1 + 20 + 3  # header, rows, a cost per batch
+    cut = tmp_path / "cut" / "attack" / whole.name
+    cut.parent.mkdir(parents=True)
+    cut.write_text("".join(lines[:kept]) + lines[kept][:5])
+    assert run(tmp_path / "cut") == cut
+    assert untimed(cut) == untimed(whole)
     header, rows = read_attack(cut)
-    assert header == HEADER
+    assert header["version"]
+    assert header["classes"] == ["0", "1", "2"]
     assert len(rows) == 20
+    cost = read_cost(cut)
+    assert cost.backward <= cost.forward
+    assert cost.forward > 0
+
+
+def test_a_finished_attack_stays_whichever_version_wrote_it(tmp_path: Path) -> None:
+    path = run(tmp_path)
+    header, *lines = path.read_text().splitlines()
+    older = {key: value for key, value in json.loads(header).items() if key not in ("version", "classes")}
+    rows = [line for line in lines if "cost" not in line]
+    path.write_text("\n".join([json.dumps(older), *rows]) + "\n")
+    before = path.read_bytes()
+    assert run(tmp_path) == path
+    assert path.read_bytes() == before
+    path.write_text("\n".join([json.dumps(older | {"version": "0.0.1"}), *lines[:9]]) + "\n")  # unfinished: anew
+    run(tmp_path)
+    assert len(read_attack(path)[1]) == 20
+    assert read_attack(path)[0]["version"] != "0.0.1"
+
+
+def test_passes_are_counted_from_outside(tmp_path: Path) -> None:
+    class Twice:
+        label = "twice"
+
+        def __call__(self, model: nn.Module, x: Tensor, *_: Any, **__: Any) -> Tensor:
+            model(x)
+            point = x.clone().requires_grad_()
+            torch.autograd.grad(model(point)[:, 0].sum(), point)
+            return x
+
+    cost = read_cost(run(tmp_path, Twice()))
+    assert (cost.forward, cost.backward) == (40, 20)
+
+
+class Away:
+    """A minimal attack that goes a known way: 0, .05, .1 (the radius), .15 or nowhere, in turn."""
+
+    label = "away"
+
+    def nearest(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        way = torch.tensor([0.05, 0.1, 0.15, 0.0]).repeat(len(x))[: len(x)].view(-1, 1, 1, 1)
+        return torch.where(x < 0.5, x + way, x - way)
+
+    def __call__(self, *_: Any, **__: Any) -> Tensor:
+        raise AssertionError("judged by its nearest point")
+
+
+def test_a_minimal_attack_breaks_what_it_found_within_the_radius(tmp_path: Path) -> None:
+    class Knows(nn.Module):
+        """Says the label, but for pictures that were changed."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            clean, y = IMAGES.batch(slice(None))
+            same = (x[:, None] == clean[None]).flatten(2).all(2)
+            label = torch.where(same.any(1), y[same.int().argmax(1)], 3)
+            return nn.functional.one_hot(label, 4).float()
+
+    rows = attack_batch(Knows(), IMAGES, slice(0, 20), Away(), THREATS[0]).rows
+    assert [row["robust"] for row in rows] == [False, False, True, True] * 5
+    assert [row["distance"] for row in rows[:4]] == pytest.approx([0.05, 0.1, 0.15, None])
+    assert median_distance(rows) == pytest.approx(0.125)
+    assert median_distance(rows[3::4]) == float("inf")
+    attack_target(target(Knows()), Away(), {"name": "away"}, THREATS[0], tmp_path)
+    (line,) = results(tmp_path)
+    assert line.distance == pytest.approx(0.125)
+    assert line.robust.value == 0.5
+
+
+def test_tables_by_class_and_by_radius(tmp_path: Path) -> None:
+    for threat in (Threat("linf", 0.2), Threat("linf", 0.1)):
+        for steps in (1, 2):
+            attack_target(target(), Pgd(steps=steps), {"name": "pgd"}, threat, tmp_path, batch=8)
+    lines = results(tmp_path)
+    assert [line.threat for line in lines] == ["linf:0.1"] * 3 + ["linf:0.2"] * 3
+    assert [line.attack for line in lines[:3]] == ["PGD-1", "PGD-2", "worst case"]
+    for (title, classes), line in zip(class_results(tmp_path), lines[2::3], strict=True):
+        assert f"{line.threat}, worst case of 2 attacks" in title
+        assert [c.name for c in classes] == ["0", "1", "2"]
+        assert sum(c.examples for c in classes) == 20
+        assert sum(c.robust.value * c.examples for c in classes) == pytest.approx(20 * line.robust.value)
 
 
 def test_other_settings_start_anew_in_another_file(tmp_path: Path) -> None:
     assert attack_file(tmp_path, HEADER) != attack_file(tmp_path, HEADER | {"seed": 1})
+    assert attack_file(tmp_path, HEADER) == attack_file(tmp_path, HEADER | {"version": "9"})
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(HEADER | {"weights": "other"}) + "\n")
-    assert finished_rows(path, HEADER | {"weights": "mine"}, batch=8) == 0
+    assert finished_rows(path, HEADER | {"weights": "mine"}) == 0
 
 
 class Cheat:
@@ -80,7 +169,7 @@ class Cheat:
 @pytest.mark.parametrize("change", [0.2, float("nan"), float("inf")])
 @pytest.mark.parametrize("threat", THREATS, ids=str)
 def test_a_point_outside_the_threat_is_an_error(threat: Threat, change: float) -> None:
-    with pytest.raises(UserError, match=r"Cheat returned a point outside .* for example 0"):
+    with pytest.raises(UserError, match=r"cheat returned a point outside .* for example 0"):
         list(attack_images(small_network(), IMAGES, Cheat(change), threat))
 
 

@@ -169,12 +169,11 @@ def attack(
     """
     from atent.attacks import make_attack
     from atent.checks import check_network, check_range
-    from atent.console import print_classes, print_results
+    from atent.console import print_classes, print_costs, print_results, print_signs
     from atent.evaluate import attack_target
     from atent.machine import pick_device, prepare
     from atent.recipe import parse_setting
     from atent.report import results
-    from atent.rows import read_attack, read_cost
     from atent.suites import suite_attacks
     from atent.target import open_target
     from atent.threat import Threat
@@ -186,8 +185,8 @@ def attack(
         raise UserError(f"--suite {suite} with --attack or --set: a suite's attacks are fixed; give one or the other")
     asked = [Threat.parse(text) for text in threat or []]
     one = {"name": attack or "pgd", **fields}
-    for settings_ in suite_attacks(suite, asked[0] if asked else Threat("linf", 0.0)) if suite else [one]:
-        make_attack(settings_, f"attack {settings_['name']}")  # mistakes are told before any work
+    for method in [one] if suite is None else suite_attacks(suite, asked[0] if asked else Threat("linf", 0.0)):
+        make_attack(method, f"attack {method['name']}")  # mistakes are told before any work
     prepare(threads)
     where = pick_device(device)
     network = open_target(target, model=model, data=data, data_dir=data_dir, examples=examples, device=where)
@@ -197,34 +196,19 @@ def attack(
     for warning in check_range(network.network, network.images, where):
         print(f"warning: {warning}", file=sys.stderr)
     against = asked or [Threat.parse(str(network.threat))]
+    how: Any = {"seed": seed, "batch": batch, "device": where, "save_images": save_images}
     files = [
-        attack_target(
-            network,
-            make_attack(method),
-            method,
-            ball,
-            folder,
-            seed=seed,
-            batch=batch,
-            device=where,
-            save_images=save_images,
-        )
+        attack_target(network, make_attack(method), method, ball, folder, **how)
         for ball in against
-        for method in (suite_attacks(suite, ball) if suite else [one])
+        for method in ([one] if suite is None else suite_attacks(suite, ball))
     ]
     print_results(results(folder))
     if classes:
         print_classes([folder])
-    for file in files:
-        header, _ = read_attack(file)
-        kept = f"; images in {file.with_suffix('.npz')} and .png" if save_images else ""
-        print(f"{header['label']} {header['threat']}: {read_cost(file)}{kept}")
+    print_costs(files, save_images)
     if checks or (checks is None and suite == "strong"):
         for ball in {ball.norm: ball for ball in sorted(against, key=lambda ball: ball.eps)}.values():
-            signs = check_network(network.network, network.images, ball, seed=seed, device=where)
-            print(f"Checks at {ball}: {'nothing suspicious' if not signs else ''}".rstrip())
-            for sign in signs:
-                print(f"  warning: {sign}.")
+            print_signs(ball, check_network(network.network, network.images, ball, seed=seed, device=where))
 
 
 @app.command()

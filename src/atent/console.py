@@ -1,6 +1,6 @@
 """Tables on the terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,3 +51,20 @@ def print_classes(folders: Iterable[Path]) -> None:
     for folder in folders:
         for title, lines in class_results(folder):
             print_table(title, columns, [[c.name, f"{c.examples:,}", str(c.clean), str(c.robust)] for c in lines])
+
+
+def print_costs(files: Iterable[Path], images: bool) -> None:
+    """A line for each attack: what it asked of the network and, if `images` were kept, where they are."""
+    from atent.rows import read_attack, read_cost
+
+    for file in files:
+        header, _ = read_attack(file)
+        kept = f"; images: {file.with_suffix('.npz')}, .png" if images else ""
+        print(f"{header['label']} {header['threat']}: {read_cost(file)}{kept}")
+
+
+def print_signs(threat: object, signs: Sequence[str]) -> None:
+    """What the checks found, a line each."""
+    print(f"Checks at {threat}: {'' if signs else 'nothing suspicious'}".rstrip())
+    for sign in signs:
+        print(f"  warning: {sign}.")

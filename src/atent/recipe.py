@@ -138,7 +138,7 @@ def _built(name: str, shape: Shape) -> nn.Module:
         raise UserError(f"the network was {name}; --model package.module:function must name what builds it")
     build: Callable[..., nn.Module] = outside_model(name) or look_up(MODELS, name, "model")
     try:
-        network = build(shape) if _takes_one(build) else build()
+        network = build(shape) if _wants_shape(build) else build()
     except Exception as error:
         raise UserError(f"model {name!r} failed on {shape}: {type(error).__name__}: {error}") from error
     if not isinstance(network, nn.Module):
@@ -146,15 +146,15 @@ def _built(name: str, shape: Shape) -> nn.Module:
     return network
 
 
-def _takes_one(build: Callable[..., nn.Module]) -> bool:
-    """Whether it can be called with one argument; a user's function that knows its network's shape takes none."""
+def _wants_shape(build: Callable[..., nn.Module]) -> bool:
+    """Whether it must be told the shape; a user's function that knows its network's shape can be called without."""
     try:
-        inspect.signature(build).bind(None)
-    except TypeError:
-        return False
-    except ValueError:  # no signature to be had, as of some built-in functions
+        parameters = inspect.signature(build).parameters
+    except (TypeError, ValueError):  # no signature to be had, as of some built-in functions
         return True
-    return True
+    given = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    required = any(p.default is p.empty and p.kind not in given for p in parameters.values())
+    return required or "shape" in parameters
 
 
 def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:

@@ -1,0 +1,121 @@
+"""Checks fire on networks that only look robust, and stay silent on honest ones."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from atent.checks import Sample, check_network, check_range, search_blindly
+from atent.data import open_data
+from atent.images import Images
+from atent.target import open_target
+from atent.threat import Threat
+from toys import SHARED, needs_shared, two_class_linear
+
+LINF = Threat("linf", 0.1)
+
+
+@pytest.fixture(scope="module")
+def images() -> Images:
+    return open_data("mnist-small").images("test")
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    """A linear network after some steps on mnist-small: honest, and not robust at all."""
+    torch.manual_seed(0)
+    x, y = open_data("mnist-small").images("train").batch(slice(None))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(30):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return model
+
+
+class Changed(nn.Module):
+    """The network with a change around it."""
+
+    def __init__(self, network: nn.Module, change: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.network, self.change = network, change
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.change(self.network, x)
+
+
+@pytest.mark.parametrize("threat", [LINF, Threat("l2", 1.0)], ids=str)
+def test_an_honest_network_raises_nothing(network: nn.Module, images: Images, threat: Threat) -> None:
+    assert check_network(network, images, threat) == []
+    assert check_range(network, images) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model, x: 1e4 * model(x), ["no input gradient", "softmax"]),
+        (lambda model, x: model((x * 8).round() / 8), ["no input gradient", "random search", "same grey"]),
+        (lambda model, x: model(x + 0.1 * torch.randn_like(x)), ["two passes", "random"]),
+        (lambda model, x: model(x).softmax(1), ["are probabilities", "return the logits"]),
+        (lambda model, x: model(x).log_softmax(1), ["log-probabilities", "return the logits"]),
+    ],
+    ids=["logits x 1e4", "quantized", "noise", "probabilities", "log-probabilities"],
+)
+def test_what_only_looks_robust_is_told(
+    network: nn.Module, images: Images, change: Callable[[nn.Module, Tensor], Tensor], words: list[str]
+) -> None:
+    signs = check_network(Changed(network, change), images, LINF)
+    assert all(any(word in sign for sign in signs) for word in words), signs
+    assert all("\n" not in sign for sign in signs)
+
+
+def test_one_step_that_beats_many_is_told(network: nn.Module, images: Images) -> None:
+    """Off the clean images, the gradient points the other way: later steps undo the first."""
+
+    class Turned(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:  # noqa: ARG004
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, gradient: Tensor) -> Tensor:  # noqa: ARG004
+            return -gradient
+
+    clean = {tuple(row) for row in images.batch(slice(100))[0].flatten(1)[:, 300:500].tolist()}
+
+    def change(model: nn.Module, x: Tensor) -> Tensor:
+        untouched = torch.tensor([tuple(row) in clean for row in x.detach().flatten(1)[:, 300:500].tolist()])
+        logits: Tensor = model(torch.where(untouched[:, None, None, None], x, Turned.apply(x)))  # type: ignore[no-untyped-call]
+        return logits
+
+    signs = check_network(Changed(network, change), images, LINF)
+    assert any("one step breaks more than twenty" in sign for sign in signs), signs
+
+
+def test_another_pixel_range_is_suspected(network: nn.Module, images: Images) -> None:
+    upside_down = Changed(network, lambda model, x: model((1 - x) * 255))
+    (sign,) = check_range(upside_down, images)
+    assert "pixel range" in sign
+    assert "standardization" in sign
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_a_blind_search_stays_inside_and_finds_a_large_hole(norm: str) -> None:
+    weights = torch.ones(25)
+    x, y = torch.full((4, 1, 5, 5), 0.5), torch.zeros(4, dtype=torch.long)
+    model = two_class_linear(weights, bias=-12.6)
+    distance = 0.1 / (25 if norm == "linf" else 5)
+    for radius, left in ((3 * distance, 0), (0.9 * distance, 4)):
+        sample = Sample(model, x, y, Threat(norm, radius), 0)  # type: ignore[arg-type]
+        assert int(search_blindly(sample, torch.ones(4, dtype=torch.bool)).sum()) == left
+
+
+@needs_shared
+def test_the_trades_authors_network_raises_nothing() -> None:
+    target = open_target(
+        SHARED / "weights" / "trades-mnist-smallcnn.pt", model="small-cnn", data="mnist", data_dir=Path(SHARED / "data")
+    )
+    assert check_network(target.network, target.images.take(slice(50)), Threat("linf", 0.3)) == []
