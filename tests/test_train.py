@@ -261,22 +261,37 @@ def small_disk(place: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk_is_named_and_the_last_state_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2.5 MB hold one state of the network with its momentum and average, not two."""
-    recipe = tiny(epochs=2, defense__name="standard")
+def command_line_fails(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
+    settings = [f"--set={key}={value}" for key, value in (TINY | {"defense.name": "standard"}).items()]
+    monkeypatch.setattr(sys, "argv", ["atent", "train", "demo", "--threads=1", f"--out={out}", *settings])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+
+
+def test_a_full_disk_is_named_and_the_last_state_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk has room for one state and the best weights, not for the copy that the second state needs."""
+    recipe = tiny(defense__name="standard")
     whole = fit(recipe, tmp_path / "whole", how=QUIET)
-    disk = tmp_path / "disk"
-    with small_disk(disk, f"size={whole.last.stat().st_size + whole.best.stat().st_size + 200_000}"):
-        monkeypatch.setattr(sys, "argv", ["atent", "train", "demo", "--threads=1", f"--out={disk}/run"])
-        sys.argv += [f"--set={key}={value}" for key, value in (TINY | {"defense.name": "standard"}).items()]
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert stopped.value.code == 2
-        run = Run(disk / "run")
+    room = whole.last.stat().st_size + whole.best.stat().st_size + 200_000
+    run = Run(tmp_path / "disk" / "run")
+    with small_disk(tmp_path / "disk", f"size={room}"):
+        command_line_fails(monkeypatch, run.folder)
+        assert capsys.readouterr().err.splitlines()[-1].endswith("No space left on device")
         assert not list(run.folder.glob(".*.part"))
         assert load_tensors(run.last)[1]["epoch"] == 1
         shutil.copytree(run.folder, tmp_path / "moved")
     assert_same_run(fit(recipe, tmp_path / "moved", how=QUIET), whole)
+
+
+def test_a_disk_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path / "disk", "ro"):
+        command_line_fails(monkeypatch, tmp_path / "disk" / "run")
+    assert capsys.readouterr().err.endswith("disk/run: Read-only file system\n")
 
 
 def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
