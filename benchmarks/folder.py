@@ -9,7 +9,6 @@ Memory: whole trainings of one epoch cut short, each in a process of its own, of
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from atent.models import MODELS
 from atent.randomness import derive
 from atent.threat import Threat
 from atent.train import train_step
+from step import peak_memory as own_peak
 
 BATCH = 128
 
@@ -59,14 +59,14 @@ def peak_memory(folder: Path, images: int, stream: bool) -> float:
     """MiB that a process takes at most to open so many images and train on some of them."""
     command = [sys.executable, __file__, "--child", str(folder), "--images", str(images)]
     done = subprocess.run([*command, *(["--stream"] if stream else [])], capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout)) / 1024
+    return float(json.loads(done.stdout))
 
 
 def child(folder: Path, count: int, stream: bool) -> None:
     prepare(None)
     images = open_data(str(folder)).images("train").take(slice(count))
     train_batches(images if stream else images.in_memory(), 8, 2)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(json.dumps(own_peak()))
 
 
 def main() -> None:

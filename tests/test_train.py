@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
 import atent.train
 from atent.cli import main
-from atent.data import SOURCES, Published, load
+from atent.data import SOURCES, Published
 from atent.defenses import Term
 from atent.errors import Interrupted, UserError
 from atent.images import Images
@@ -29,7 +28,7 @@ from atent.runs import Run, load_tensors, save_tensors
 from atent.state import State
 from atent.target import open_target
 from atent.train import How, fit, train_step
-from toys import THREATS, generator, small_batch, small_network, stand_in
+from toys import THREATS, generator, own_folder, small_batch, small_network, stand_in
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 # 200 training images of mnist-small in four batches: a second or two.
@@ -170,16 +169,6 @@ def test_patience_ends_a_training_that_gets_no_better_and_a_resumed_one_too(tmp_
     assert len(run.history()) == 3  # no later epoch is better than the first
     assert "stopped early: no better epoch among the last 2 (patience)" in said[-1]
     assert len(fit(recipe, tmp_path, how=QUIET).history()) == 3
-
-
-def own_folder(place: Path) -> str:
-    """Ninety PNGs in folders of three classes, made of mnist-small."""
-    images = load("mnist-small", "train")
-    for label in range(3):
-        (place / images.classes[label]).mkdir(parents=True)
-        for k in (images.y == label).nonzero()[:30, 0].tolist():
-            Image.fromarray(images.pixels()[k, 0].numpy()).save(place / images.classes[label] / f"{k}.png")
-    return str(place)
 
 
 def test_images_on_the_disk_train_bit_for_bit_like_those_in_memory(tmp_path: Path) -> None:
