@@ -187,6 +187,9 @@ def test_a_resumed_run_trains_on_the_images_it_began_with(tmp_path: Path) -> Non
     target = open_target(run.folder)
     assert isinstance(target.images.x, Files)
     assert target.images.x.names == [name for names in (before or {})["test"].values() for name in names]
+    (tmp_path / "own" / "2").rename(tmp_path / "own" / "two")
+    with pytest.raises(UserError, match=r"has the classes 0, 1, two; .*run knows 0, 1, 2"):
+        open_target(run.folder, data=f"{data}/../own")
 
 
 def test_fine_tuning_starts_from_the_weights_and_leaves_frozen_layers_alone(tmp_path: Path) -> None:
