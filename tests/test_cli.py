@@ -1,4 +1,5 @@
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -6,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -113,7 +115,19 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
         (["train", "demoo"], ["demoo", "mnist-linf-atent"]),
         (["train", "demo", "--set", "epoch=1"], ["epoch", "epochs"]),
         (["train", "demo", "--set", "epochs"], ["epochs", "key=value"]),
-        (["train", "demo", "--data", "svhn"], ["svhn", "mnist-small"]),
+        (["train", "demo", "--data", "svhn"], ["svhn", "mnist-small", "a folder", ".npz"]),
+        (["train", "demo", "--data", "{pixels}"], ["pixels.npz", "x[0, 3, 3] = nan"]),
+        (["train", "demo", "--set", "resize=32"], ["resize = 32", "mnist-small"]),
+        (["train", "demo", "--set", "test_share=1.5"], ["test_share = 1.5", "less than 1"]),
+        (["train", "demo", "--set", "patience=2", "--set", "validation=0"], ["patience = 2", "validation = 0"]),
+        (["train", "demo", "--weights", "nowhere.pt"], ["no weights at nowhere.pt"]),
+        (["train", "demo", "--weights", "{evil}"], ["cannot read weights from", "evil.pt"]),
+        (["train", "demo", "--weights", "{foreign}", "--model", "lenet5"], ["foreign.pt does not fit", "--reset"]),
+        (["train", "demo", "--reset", "classifier.fc3"], ["classifier.fc3", "--weights"]),
+        (["train", "demo", "--freeze", "head"], ["head", "classifier.fc3"]),
+        (["train", "demo", "--model", "timm:resnet18"], ["timm:resnet18"]),
+        (["train", "demo", "--model", "torchvision:resnet18"], ["torchvision:resnet18"]),
+        (["train", "demo", "--workers", "0"], ["workers 0", "1 or more"]),
         (
             ["train", "demo", "--data", "mnist", "--data-dir", "nowhere"],
             ["train-images-idx3-ubyte", "nowhere", "--data-dir"],
@@ -155,9 +169,15 @@ def test_mistakes_get_one_clear_line(
 ) -> None:
     foreign = tmp_path / "foreign.pt"
     torch.save(load_tensors(run / "best.safetensors")[0], foreign)
+    evil, pixels = tmp_path / "evil.pt", tmp_path / "pixels.npz"
+    evil.write_bytes(pickle.dumps(subprocess.Popen))
+    spoiled = np.zeros((20, 8, 8))
+    spoiled[0, 3, 3] = np.nan
+    np.savez(pixels, x=spoiled, y=np.arange(20) % 2)
+    places = {"run": run, "foreign": foreign, "evil": evil, "pixels": pixels}
     capsys.readouterr()
     out = ["--out", run.parent / "never"] if arguments[:1] == ["train"] and "--out" not in arguments else []
-    assert atent(*(argument.format(run=run, foreign=foreign) for argument in arguments), *out) == 2
+    assert atent(*(argument.format(**places) for argument in arguments), *out) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.count("\n") == 1, captured.err

@@ -1,9 +1,14 @@
+import sys
+from types import ModuleType
+
 import pytest
 import torch
 
 from atent.data import load
+from atent.errors import UserError
 from atent.evaluate import predict
 from atent.models import MODELS, Shape, Standardize
+from atent.recipe import build_model
 from atent.weights import load_weights
 from toys import SHARED, needs_shared
 
@@ -59,3 +64,23 @@ def test_trades_network_loads_and_has_its_published_clean_accuracy() -> None:
         x, y = images.batch(part)
         right += int((predict(model, x) == y).sum())
     assert right == 9948
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_networks_of_other_libraries_are_built_for_the_shape(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    """Stand-ins with the two functions that we call: neither library can be installed beside a CPU build everywhere."""
+
+    def create(name: str, num_classes: int, in_chans: int = 3) -> torch.nn.Module:
+        assert name == "resnet18"
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64 * in_chans, num_classes))
+
+    timm, torchvision, models = ModuleType("timm"), ModuleType("torchvision"), ModuleType("torchvision.models")
+    timm.create_model = create  # type: ignore[attr-defined]
+    models.get_model = create  # type: ignore[attr-defined]
+    for module in (timm, torchvision, models):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    network = build_model(f"{library}:resnet18", Shape((3, 8, 8), 4))
+    assert network(torch.rand(2, 3, 8, 8)).shape == (2, 4)
+    if library == "torchvision":
+        with pytest.raises(UserError, match=r"does not take images of shape \(1, 8, 8\)"):
+            build_model("torchvision:resnet18", Shape((1, 8, 8), 4))

@@ -11,6 +11,7 @@ import torch
 
 from atent.fetch import WAYS
 from test_cli import atent
+from toys import own_folder
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -38,10 +39,28 @@ def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if words.startswith("atent data fetch"):  # tests do not download
             assert words.split()[-1] in WAYS
             continue
+        if "my_package" in words or "runs/mine" in words:  # as in docs/your-own.md, whose commands are run below
+            continue
         words = words.replace("their-weights.pt", "runs/demo/best.safetensors")
         kind = words.split()[1]
         extra = SMOKE.get(kind, "") + (" --data mnist-small --threads 1" if kind in SMOKE else "")
         assert atent(*shlex.split(f"{words} {extra}")[1:]) == 0, command
+
+
+def test_the_three_commands_for_own_data_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (network,) = blocks("python", page)
+    Path("my_nets.py").write_text(network, encoding="utf-8")
+    own_folder(Path("clothes"))
+    own_folder(Path("tops"), classes=2)
+    commands = blocks("sh", page)[0].splitlines()
+    assert len(commands) == 3
+    for command in commands:
+        extra = "--set steps=2" if "attack" in command else "--set epochs=1 --set defense.steps=2"
+        assert atent(*shlex.split(f"{command} {extra} --threads 1")[1:]) == 0, command
+    assert (tmp_path / "runs" / "tops" / "best.safetensors").exists()
 
 
 def test_python_block_trains() -> None:

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 
 import atent.train
 from atent.cli import main
-from atent.data import SOURCES, Published, load
+from atent.data import SOURCES, Published
 from atent.defenses import Term
 from atent.errors import Interrupted, UserError
 from atent.images import Images
@@ -29,7 +28,7 @@ from atent.runs import Run, load_tensors, save_tensors
 from atent.state import State
 from atent.target import open_target
 from atent.train import How, fit, train_step
-from toys import THREATS, generator, small_batch, small_network, stand_in
+from toys import THREATS, generator, own_folder, small_batch, small_network, stand_in
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 # 200 training images of mnist-small in four batches: a second or two.
@@ -172,16 +171,6 @@ def test_patience_ends_a_training_that_gets_no_better_and_a_resumed_one_too(tmp_
     assert len(fit(recipe, tmp_path, how=QUIET).history()) == 3
 
 
-def own_folder(place: Path) -> str:
-    """Ninety PNGs in folders of three classes, made of mnist-small."""
-    images = load("mnist-small", "train")
-    for label in range(3):
-        (place / images.classes[label]).mkdir(parents=True)
-        for k in (images.y == label).nonzero()[:30, 0].tolist():
-            Image.fromarray(images.pixels()[k, 0].numpy()).save(place / images.classes[label] / f"{k}.png")
-    return str(place)
-
-
 def test_images_on_the_disk_train_bit_for_bit_like_those_in_memory(tmp_path: Path) -> None:
     recipe = tiny(data=own_folder(tmp_path / "own"), validation=0.2, batch=16, standardize=True)
     memory = fit(recipe, tmp_path / "memory", how=replace(QUIET, stream=False))
@@ -198,6 +187,9 @@ def test_a_resumed_run_trains_on_the_images_it_began_with(tmp_path: Path) -> Non
     target = open_target(run.folder)
     assert isinstance(target.images.x, Files)
     assert target.images.x.names == [name for names in (before or {})["test"].values() for name in names]
+    (tmp_path / "own" / "2").rename(tmp_path / "own" / "two")
+    with pytest.raises(UserError, match=r"has the classes 0, 1, two; .*run knows 0, 1, 2"):
+        open_target(run.folder, data=f"{data}/../own")
 
 
 def test_fine_tuning_starts_from_the_weights_and_leaves_frozen_layers_alone(tmp_path: Path) -> None:
@@ -261,22 +253,37 @@ def small_disk(place: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", str(place)], check=True)
 
 
-def test_a_full_disk_is_named_and_the_last_state_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2.5 MB hold one state of the network with its momentum and average, not two."""
-    recipe = tiny(epochs=2, defense__name="standard")
+def command_line_fails(monkeypatch: pytest.MonkeyPatch, out: Path) -> None:
+    settings = [f"--set={key}={value}" for key, value in (TINY | {"defense.name": "standard"}).items()]
+    monkeypatch.setattr(sys, "argv", ["atent", "train", "demo", "--threads=1", f"--out={out}", *settings])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+
+
+def test_a_full_disk_is_named_and_the_last_state_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk has room for one state and the best weights, not for the copy that the second state needs."""
+    recipe = tiny(defense__name="standard")
     whole = fit(recipe, tmp_path / "whole", how=QUIET)
-    disk = tmp_path / "disk"
-    with small_disk(disk, f"size={whole.last.stat().st_size + whole.best.stat().st_size + 200_000}"):
-        monkeypatch.setattr(sys, "argv", ["atent", "train", "demo", "--threads=1", f"--out={disk}/run"])
-        sys.argv += [f"--set={key}={value}" for key, value in (TINY | {"defense.name": "standard"}).items()]
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert stopped.value.code == 2
-        run = Run(disk / "run")
+    room = whole.last.stat().st_size + whole.best.stat().st_size + 200_000
+    run = Run(tmp_path / "disk" / "run")
+    with small_disk(tmp_path / "disk", f"size={room}"):
+        command_line_fails(monkeypatch, run.folder)
+        assert capsys.readouterr().err.splitlines()[-1].endswith("No space left on device")
         assert not list(run.folder.glob(".*.part"))
         assert load_tensors(run.last)[1]["epoch"] == 1
         shutil.copytree(run.folder, tmp_path / "moved")
     assert_same_run(fit(recipe, tmp_path / "moved", how=QUIET), whole)
+
+
+def test_a_disk_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path / "disk", "ro"):
+        command_line_fails(monkeypatch, tmp_path / "disk" / "run")
+    assert capsys.readouterr().err.endswith("disk/run: Read-only file system\n")
 
 
 def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:

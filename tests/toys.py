@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
+from atent.data import load
 from atent.images import Images
 from atent.models import Shape
 from atent.threat import Threat
@@ -48,3 +50,13 @@ def stand_in(shape: Shape, count: int) -> Images:
     """Random images of a data set's shape, classes in turn."""
     x = torch.randint(256, (count, *shape.image), generator=generator(2), dtype=torch.uint8)
     return Images(x, torch.arange(count) % shape.classes, tuple(map(str, range(shape.classes))))
+
+
+def own_folder(place: Path, classes: int = 3) -> str:
+    """PNGs in a folder per class, thirty each, made of mnist-small."""
+    images = load("mnist-small", "train")
+    for label in range(classes):
+        (place / images.classes[label]).mkdir(parents=True)
+        for k in (images.y == label).nonzero()[:30, 0].tolist():
+            Image.fromarray(images.pixels()[k, 0].numpy()).save(place / images.classes[label] / f"{k}.png")
+    return str(place)

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from atent.defenses import PgdAt as PgdAt
     from atent.defenses import Standard as Standard
     from atent.defenses import Term as Term
+    from atent.images import Images as Images
     from atent.models import MODELS as MODELS
     from atent.models import Shape as Shape
     from atent.recipe import load_recipe as load_recipe
+    from atent.target import open_target as open_target
     from atent.threat import Threat as Threat
+    from atent.train import How as How
     from atent.train import fit as fit
 
 _HOMES = {
@@ -32,8 +35,10 @@ _HOMES = {
     "defenses": ("DEFENSES", "Atent", "Defense", "PgdAt", "Standard", "Term"),
     "models": ("MODELS", "Shape"),
     "recipe": ("load_recipe",),
+    "images": ("Images",),
+    "target": ("open_target",),
     "threat": ("Threat",),
-    "train": ("fit",),
+    "train": ("How", "fit"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)

@@ -65,7 +65,7 @@ def train(
     freeze: Annotated[
         list[str] | None, typer.Option(metavar="LAYER", help="Layer that is not trained. Repeatable.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Threads that read images from files.")] = 2,
+    workers: Annotated[int, typer.Option(help="Threads that read images from files.")] = 2,
     stream: Annotated[
         bool | None,
         typer.Option(
@@ -74,8 +74,8 @@ def train(
             show_default=False,
         ),
     ] = None,
-    checkpoint_minutes: Annotated[float, typer.Option(min=0, help="Save the state this often.")] = 1.0,
-    checkpoint_batches: Annotated[int | None, typer.Option(min=1, help="Save it every N batches, too.")] = None,
+    checkpoint_minutes: Annotated[float, typer.Option(help="Save the state this often.")] = 1.0,
+    checkpoint_batches: Annotated[int | None, typer.Option(help="Save it every N batches, too.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Draw curves into OUT/tensorboard.")] = False,
 ) -> None:
     """Train a network by a recipe. The same command again goes on where it stopped.

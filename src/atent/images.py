@@ -15,8 +15,10 @@ from torch.nn import functional
 from atent.errors import UserError
 from atent.models import Shape
 from atent.pictures import Files
+from atent.progress import progress
 
 Augmentation = Literal["none", "crop-flip"]
+_CHUNK, _READERS = 1000, 4
 _SAMPLE = 10_000  # images that tell the mean and deviation of a set: to a hundredth of a deviation
 
 
@@ -84,7 +86,15 @@ class Images:
 
     def in_memory(self) -> "Images":
         """The same images, their files read."""
-        return Images(self.pixels(), self.y, self.classes)
+        if not isinstance(self.x, Files):
+            return self
+        pixels = torch.empty(self.x.shape, dtype=torch.uint8)
+        parts = torch.arange(len(self)).split(_CHUNK)
+        with progress("reading images", len(self), "images", brief=True) as show, ThreadPoolExecutor(_READERS) as pool:
+            for part, found in zip(parts, pool.map(lambda part: self.take(part).pixels(), parts), strict=True):
+                pixels[part] = found
+                show(int(part[-1]) + 1)
+        return Images(pixels, self.y, self.classes)
 
     def pixels(self) -> Tensor:
         """All of them as they are stored."""

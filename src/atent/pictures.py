@@ -14,6 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from atent.errors import UserError
+from atent.progress import progress
 
 T = TypeVar("T")
 GREY = frozenset({"1", "L", "LA", "La"})
@@ -85,8 +86,12 @@ def _opened(path: Path, use: Callable[[Image.Image], T]) -> T:
 
 def read_headers(paths: list[Path]) -> list[Header]:
     """The headers of many pictures; threads hide the latency of a disk or a network."""
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(read_header, paths, chunksize=64))
+    headers = []
+    with progress("looking at images", len(paths), "images", brief=True) as show, ThreadPoolExecutor(8) as pool:
+        for header in pool.map(read_header, paths):
+            headers.append(header)
+            show(len(headers))
+    return headers
 
 
 @dataclass(frozen=True)

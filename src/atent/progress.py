@@ -22,8 +22,11 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Advance]:
-    """Show how work of `total` units goes on, on standard error; yields the function to call with what is done."""
+def progress(label: str, total: int, unit: str, done: int = 0, brief: bool = False) -> Iterator[Advance]:
+    """Show how work of `total` units goes on, on standard error; yields the function to call with what is done.
+
+    `brief` work, which nobody waits for where it is small, leaves no closing line.
+    """
     console = Console(stderr=True)
     if console.is_terminal:
         with _bar(console, unit) as bar:
@@ -35,7 +38,7 @@ def progress(label: str, total: int, unit: str, done: int = 0) -> Iterator[Advan
 
             yield advance
     else:
-        yield _Lines(label, total, unit, done)
+        yield _Lines(label, total, unit, done, brief)
 
 
 def _bar(console: Console, unit: str) -> Progress:
@@ -67,13 +70,13 @@ class _Clock:
 
 
 class _Lines:
-    def __init__(self, label: str, total: int, unit: str, done: int) -> None:
-        self.label, self.total, self.unit = label, total, unit
+    def __init__(self, label: str, total: int, unit: str, done: int, brief: bool) -> None:
+        self.label, self.total, self.unit, self.brief = label, total, unit, brief
         self.clock = _Clock(done, total)
         self.next = time.monotonic() + SECONDS_BETWEEN_LINES
 
     def __call__(self, done: int, words: str = "") -> None:
-        if time.monotonic() < self.next and done < self.total:
+        if time.monotonic() < self.next and (self.brief or done < self.total):
             return
         self.next = time.monotonic() + SECONDS_BETWEEN_LINES
         speed = f"{self.clock.rate(done):.1f} {self.unit}/s, {self.clock.left(done)} left"

@@ -102,7 +102,11 @@ def _test_images(data: str, data_dir: Path | None, resize: int | None, recipe: R
     if recipe is None:
         return open_data(data, data_dir, resize=resize).images("test")
     found = open_data(data, data_dir, resize=resize or recipe.resize, test_share=recipe.test_share, known=known)
-    return found.images("test")
+    images, record = found.images("test"), run.data_record() or {}
+    trained = tuple(record.get("train", images.classes))
+    if images.classes != trained:
+        raise UserError(f"{data} has the classes {', '.join(images.classes)}; {run.folder} knows {', '.join(trained)}")
+    return images
 
 
 def recipe_inside(weights: Path) -> Recipe | None:

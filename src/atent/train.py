@@ -46,6 +46,12 @@ class How:
     tensorboard: bool = False
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
 
+    def __post_init__(self) -> None:
+        for name, least in (("workers", 1), ("checkpoint_minutes", 0), ("checkpoint_batches", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"{name.replace('_', '-')} {value}; allowed: {least} or more")
+
 
 class Step(NamedTuple):
     """What a training step did: its loss, and at the last term's points cross-entropy, right answers, mean radius."""
