@@ -5,8 +5,8 @@ python scripts/kill_often.py --kills 50 --seed 0
 An uninterrupted training is the reference. Then trainings by the same recipe are killed with SIGKILL, each process at a
 moment drawn uniformly from the time that the whole training takes (counted from its first word, not from the process'
 start), and started again until they end. After every kill each file must be readable; at every end weights, optimizer,
-averages and log must equal the reference's bit for bit, and no temporary file may be left. Prints a JSON line; exit code
-1 if anything was not so.
+averages and log must equal the reference's bit for bit, and no temporary file may be left. Prints a JSON line; exit
+code 1 if anything was not so.
 """
 
 import argparse
