@@ -88,7 +88,7 @@ def test_five_kills_at_random_moments_lose_nothing() -> None:
     """SIGKILL through the command line, the state saved after each batch; the script compares bit for bit."""
     script = Path(__file__).parents[1] / "scripts" / "kill_often.py"
     done = subprocess.run(
-        [sys.executable, script, "--kills=5", "--seed=2"], capture_output=True, text=True, check=False
+        [sys.executable, script, "--kills=5", "--epochs=2"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
