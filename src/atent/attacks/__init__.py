@@ -3,10 +3,20 @@
 from collections.abc import Callable
 
 from atent.attacks.atent_chain import AtentChain
+from atent.attacks.cw_l2 import CwL2
+from atent.attacks.cw_linf import CwLinf
+from atent.attacks.deepfool import DeepFool
 from atent.attacks.fgsm import Fgsm
 from atent.attacks.pgd import Pgd
-from atent.attacks.protocol import Attack
+from atent.attacks.protocol import Attack, MinimalAttack
 
-ATTACKS: dict[str, Callable[..., Attack]] = {"fgsm": Fgsm, "pgd": Pgd, "atent-chain": AtentChain}
+ATTACKS: dict[str, Callable[..., Attack]] = {
+    "fgsm": Fgsm,
+    "pgd": Pgd,
+    "atent-chain": AtentChain,
+    "deepfool": DeepFool,
+    "cw-l2": CwL2,
+    "cw-linf": CwLinf,
+}
 
-__all__ = ["ATTACKS", "AtentChain", "Attack", "Fgsm", "Pgd"]
+__all__ = ["ATTACKS", "AtentChain", "Attack", "CwL2", "CwLinf", "DeepFool", "Fgsm", "MinimalAttack", "Pgd"]
