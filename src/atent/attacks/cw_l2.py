@@ -31,19 +31,12 @@ class CwL2:
 
     @property
     def label(self) -> str:
-        return named("CW-l2", self, said=())
+        return named("CW-l2", self)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         return nearest_within(self, model, x, y, threat, generator)
 
-    def nearest(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat,
-        generator: torch.Generator,  # noqa: ARG002 (nothing is random)
-    ) -> Tensor:
+    def nearest(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         only_norm("l2", threat, "cw-l2")
         found = x.clone()
         with borrowed(model):

@@ -32,19 +32,12 @@ class CwLinf:
 
     @property
     def label(self) -> str:
-        return named("CW-linf", self, said=())
+        return named("CW-linf", self)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         return nearest_within(self, model, x, y, threat, generator)
 
-    def nearest(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat,
-        generator: torch.Generator,  # noqa: ARG002 (nothing is random)
-    ) -> Tensor:
+    def nearest(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         only_norm("linf", threat, "cw-linf")
         found = x.clone()
         with borrowed(model):

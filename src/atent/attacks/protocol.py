@@ -1,4 +1,4 @@
-"""What an attack is, and how restarts are counted."""
+"""What an attack is, how paths and restarts are counted, and what a nearest point is worth in a threat."""
 
 import dataclasses
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class MinimalAttack(Attack, Protocol):
         ...
 
 
-def named(short: str, attack: "DataclassInstance", said: tuple[str, ...]) -> str:
+def named(short: str, attack: "DataclassInstance", said: tuple[str, ...] = ()) -> str:
     """A label: the short name, then every field that is neither in it nor at its default."""
     changed = [
         f"{field.name} {getattr(attack, field.name)}"
