@@ -5,7 +5,7 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor
 
-from atent.ascent import ascend, auto_pull, input_gradient, radius_after
+from atent.ascent import Points, ascend, auto_pull, input_gradient, radius_after
 from atent.errors import UserError
 from atent.threat import Threat
 from toys import THREATS, UNBOXED, generator, small_batch, small_network
@@ -156,3 +156,21 @@ def test_a_takers_backward_pass_is_not_run_again(threat: Threat) -> None:
     assert passes == 1  # at the start; every later gradient came from the taker
     for mine, theirs in zip(own, shared, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("threat", THREATS, ids=str)
+def test_examples_that_are_left_out_do_not_change_the_others(threat: Threat) -> None:
+    model = small_network().eval()
+    x = torch.rand(8, 3, 6, 6, generator=generator(2)).to(memory_format=torch.channels_last)
+
+    def points(x: Tensor) -> Points:
+        return ascend(lambda point: model(point[:, :1]).logsumexp(1), x, threat, steps=4, generator=generator())
+
+    whole = list(points(x))
+    keep = torch.arange(8) % 3 > 0
+    chain = points(x)
+    assert torch.equal(next(chain), whole[0])
+    for before in whole[1:]:
+        after = chain.send(keep if before is whole[1] else None)
+        assert after.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(after, before[keep], atol=1e-6, rtol=0)

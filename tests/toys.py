@@ -24,13 +24,25 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def two_class_linear(weights: Tensor, bias: float = 0.0) -> nn.Module:
-    """Logits (0, w.x + b): the margin's worst case in a ball is known in closed form."""
-    linear = nn.Linear(weights.numel(), 2)
+def linear(weights: Tensor, bias: Tensor | float = 0.0) -> nn.Sequential:
+    """Logits W x + b: the distance to every boundary is known in closed form."""
+    layer = nn.Linear(weights.shape[1], len(weights))
     with torch.no_grad():
-        linear.weight.copy_(torch.stack([torch.zeros_like(weights), weights]))
-        linear.bias.copy_(torch.tensor([0.0, bias]))
-    return nn.Sequential(nn.Flatten(), linear)
+        layer.weight.copy_(weights)
+        layer.bias.copy_(torch.as_tensor(bias).expand(len(weights)))
+    return nn.Sequential(nn.Flatten(), layer)
+
+
+def two_class_linear(weights: Tensor, bias: float = 0.0, idle: int = 0) -> nn.Sequential:
+    """Logits (0, w.x + b), then `idle` classes that are never chosen: the margin's worst case in a ball is known."""
+    rows = torch.stack([torch.zeros_like(weights), weights, *[torch.zeros_like(weights)] * idle])
+    return linear(rows, torch.tensor([0.0, bias, *[-100.0] * idle]))
+
+
+def dual_norm(slope: Tensor, threat: Threat) -> Tensor:
+    """How much a unit of the threat's norm can change a function with this slope, over the last dimension."""
+    norm: Tensor = slope.norm(p=1 if threat.norm == "linf" else 2, dim=-1)
+    return norm
 
 
 def small_network(classes: int = 3, dropout: float = 0.5) -> nn.Sequential:

@@ -5,17 +5,40 @@ from typing import Any
 
 from atent.attacks.atent_chain import AtentChain
 from atent.attacks.autoattack import AutoAttack
+from atent.attacks.cw_l2 import CwL2
+from atent.attacks.cw_linf import CwLinf
+from atent.attacks.deepfool import DeepFool
 from atent.attacks.engines import LIBRARIES, make_engine
 from atent.attacks.fgsm import Fgsm
 from atent.attacks.pgd import Pgd
-from atent.attacks.protocol import Attack
+from atent.attacks.protocol import Attack, MinimalAttack
 from atent.tables import make
 
-ATTACKS: dict[str, Callable[..., Attack]] = {"fgsm": Fgsm, "pgd": Pgd, "atent-chain": AtentChain}
+ATTACKS: dict[str, Callable[..., Attack]] = {
+    "fgsm": Fgsm,
+    "pgd": Pgd,
+    "atent-chain": AtentChain,
+    "cw-l2": CwL2,
+    "cw-linf": CwLinf,
+    "deepfool": DeepFool,
+}
 # Other libraries' attacks, which need the extra [attacks].
 OUTSIDE: dict[str, Callable[..., Attack]] = {"autoattack": AutoAttack}
 
-__all__ = ["ATTACKS", "OUTSIDE", "AtentChain", "Attack", "AutoAttack", "Fgsm", "Pgd", "make_attack"]
+__all__ = [
+    "ATTACKS",
+    "OUTSIDE",
+    "AtentChain",
+    "Attack",
+    "AutoAttack",
+    "CwL2",
+    "CwLinf",
+    "DeepFool",
+    "Fgsm",
+    "MinimalAttack",
+    "Pgd",
+    "make_attack",
+]
 
 
 def make_attack(settings: Mapping[str, Any], where: str = "") -> Attack:

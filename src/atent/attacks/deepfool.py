@@ -26,19 +26,12 @@ class DeepFool:
 
     @property
     def label(self) -> str:
-        return named("DeepFool", self, said=())
+        return named("DeepFool", self)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         return nearest_within(self, model, x, y, threat, generator)
 
-    def nearest(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat,
-        generator: torch.Generator,  # noqa: ARG002 (nothing is random)
-    ) -> Tensor:
+    def nearest(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         found = x.clone()
         with borrowed(model):
             left = still_right(model, x, y).nonzero().squeeze(1)

@@ -5,20 +5,21 @@ from torch import Tensor
 
 from atent.ascent import Objective, Points
 
-EDGE = 0.99  # where the search may start; at the border, tanh is flat and Adam needs hundreds of steps to leave
 
-
-def descend(objective: Objective, point: Tensor, low: Tensor, high: Tensor, *, steps: int, rate: float) -> Points:
+def descend(
+    objective: Objective, point: Tensor, low: Tensor, high: Tensor, *, steps: int, rate: float, edge: float
+) -> Points:
     """Yield points at which the summed objective was just evaluated, each an Adam step in w from the one before:
 
         x' = low + (high - low) (tanh(w) + 1) / 2
 
     Carlini & Wagner 2017, https://arxiv.org/abs/1608.04644, section V.B; Kingma & Ba 2015,
-    https://arxiv.org/abs/1412.6980. A taker that is done with some examples sends the mask of those to go on with, as in
-    `ascend`. Differs from the authors' code in: pixels start at most `EDGE` of the way to the border.
+    https://arxiv.org/abs/1412.6980. A taker that is done with some examples sends the mask of those to go on with, as
+    in `ascend`. Differs from the authors' code in: pixels start at most `edge` (theirs .999999) of the way to the
+    border, where tanh is flat and Adam needs hundreds of steps to leave.
     """
     width = (high - low).clamp_min(1e-12)
-    w = torch.atanh((2 * (point - low) / width - 1).clamp(-EDGE, EDGE))
+    w = torch.atanh((2 * (point - low) / width - 1).clamp(-edge, edge))
     mean, square = torch.zeros_like(w), torch.zeros_like(w)
     for k in range(1, steps + 1):
         with torch.enable_grad():

@@ -24,7 +24,7 @@ class Fgsm:
 
     @property
     def label(self) -> str:
-        return named("FGSM", self, said=())
+        return named("FGSM", self)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         def search(objective: Objective, x: Tensor) -> Points:

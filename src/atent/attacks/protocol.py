@@ -1,4 +1,4 @@
-"""What an attack is, and how restarts are counted."""
+"""What an attack is, how paths and restarts are counted, and what a nearest point is worth in a threat."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from atent.ascent import Objective, Points
 from atent.borrow import borrowed
+from atent.errors import UserError
 from atent.losses import Loss
 from atent.threat import Threat
 
@@ -40,7 +41,7 @@ class MinimalAttack(Attack, Protocol):
         ...
 
 
-def named(short: str, attack: "DataclassInstance", said: tuple[str, ...]) -> str:
+def named(short: str, attack: "DataclassInstance", said: tuple[str, ...] = ()) -> str:
     """A label: the short name, then every field that is neither in it nor at its default."""
     changed = [
         f"{field.name} {getattr(attack, field.name)}"
@@ -60,12 +61,12 @@ def until_broken(
     x_adv = x.clone()
     with borrowed(model):
         left = still_right(model, x, y).nonzero().squeeze(1)
-        for restart in range(restarts):
+        for restarts_after in reversed(range(restarts)):
             if len(left) == 0:
                 break
             x_adv[left], unbroken = climb(model, x[left], y[left], threat, loss, search)
             left = left[unbroken]
-            if restart < restarts - 1:  # whoever called judges the last points
+            if restarts_after and len(left) > 0:  # whoever called judges the very last points
                 left = left[still_right(model, x_adv[left], y[left])]
     return x_adv
 
@@ -107,6 +108,12 @@ def nearest_within(
     """The nearest misclassified point where it lies inside the threat, else x."""
     found = attack.nearest(model, x, y, threat, generator)
     return torch.where(over_pixels(within(threat, found, x), x), found, x)
+
+
+def only_norm(norm: str, threat: Threat, attack: str) -> None:
+    """Refuse a threat in another norm than the attack's."""
+    if threat.norm != norm:
+        raise UserError(f"attack {attack} with threat {threat}; allowed: {norm} threats")
 
 
 def over_pixels(values: Tensor, x: Tensor) -> Tensor:
