@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import Pgd
-from atent.data import Images, evaluation_batches
+from atent.images import Images, evaluation_batches
 from atent.machine import prepare
 from atent.target import open_target
 from atent.threat import Threat
