@@ -157,6 +157,9 @@ def attack(
     out: Annotated[Path | None, typer.Option(help="Folder for the rows. Default: the run's, or a new one.")] = None,
     data: DataName = None,
     data_dir: DataDir = None,
+    resize: Annotated[
+        int | None, typer.Option(help="Crop and scale own images to N x N. Default: as in training.", min=1)
+    ] = None,
     model: ModelName = None,
     device: Device = "cpu",
     threads: Threads = None,
@@ -189,18 +192,23 @@ def attack(
         make_attack(method, f"attack {method['name']}")  # mistakes are told before any work
     prepare(threads)
     where = pick_device(device)
-    network = open_target(target, model=model, data=data, data_dir=data_dir, examples=examples, device=where)
+    network = open_target(
+        target, model=model, data=data, data_dir=data_dir, resize=resize, examples=examples, device=where
+    )
     if not asked and network.threat is None:
         raise UserError(f"{target} does not say its threat, so --threat must be given, such as linf:0.3")
     folder = out or network.folder
     for warning in check_range(network.network, network.images, where):
         print(f"warning: {warning}", file=sys.stderr)
     against = asked or [Threat.parse(str(network.threat))]
+    few = network.images.shape.classes
+    if suite == "strong" and few < 3:
+        print(f"the DLR loss needs 3 classes, the data has {few}: PGD on it is left out", file=sys.stderr)
     how: Any = {"seed": seed, "batch": batch, "device": where, "save_images": save_images}
     files = [
         attack_target(network, make_attack(method), method, ball, folder, **how)
         for ball in against
-        for method in ([one] if suite is None else suite_attacks(suite, ball))
+        for method in ([one] if suite is None else suite_attacks(suite, ball, few))
     ]
     print_results(results(folder))
     if classes:

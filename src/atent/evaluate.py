@@ -1,6 +1,5 @@
 """Accuracy under attack, example by example: every returned point is checked and classified by us."""
 
-import dataclasses
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 
 from atent import __version__
 from atent.attacks import Attack
-from atent.attacks.engines import Engine
 from atent.borrow import borrowed
 from atent.errors import Interrupted, UserError
 from atent.images import Images, evaluation_batches
@@ -20,10 +18,9 @@ from atent.passes import counted
 from atent.progress import progress, stop_requests
 from atent.randomness import derive
 from atent.rows import Cost, Row, append_batch, attack_file, finished_rows
-from atent.rows import clean_rate as clean_rate
-from atent.rows import robust_rate as robust_rate
 from atent.runs import alone, write_rows
 from atent.sheet import draw_points, forget_points, keep_points, points_kept
+from atent.tables import written_out
 from atent.target import Target
 from atent.threat import Threat
 
@@ -173,13 +170,9 @@ def make_header(
     target: Target, attack: Attack, settings: Mapping[str, Any], threat: Threat, *, seed: int, batch: int
 ) -> dict[str, Any]:
     """Everything that decides the rows, and what they need to be read: our version, the classes' names."""
-    if isinstance(attack, Engine):
-        fields = dict(attack.settings)
-    else:
-        fields = {**settings, **(dataclasses.asdict(attack) if dataclasses.is_dataclass(attack) else {})}
     header = {
         "label": getattr(attack, "label", settings["name"]),
-        "attack": fields,
+        "attack": written_out(settings, attack),
         "threat": f"{threat.norm}:{threat.eps!r}",
         "data": target.data,
         "split": "test",

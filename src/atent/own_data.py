@@ -134,7 +134,8 @@ def _common_shape(root: Path, names: list[str], resize: int | None) -> tuple[int
         if header[1:] != first[1:]:
             raise UserError(
                 f"images of different sizes: {root / names[0]} has {first.height} x {first.width} pixels, "
-                f"{root / name} {header.height} x {header.width}; --set resize=N crops and scales all to N x N"
+                f"{root / name} {header.height} x {header.width}; --set resize=N in training, --resize N in an "
+                "attack crops and scales all to N x N"
             )
     return channels, first.height, first.width
 

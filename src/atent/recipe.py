@@ -1,6 +1,5 @@
 """A recipe is everything that decides a training's result. It is a TOML file, a name of ours, or a Python object."""
 
-import dataclasses
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from atent.ascent import auto_pull, step_size
-from atent.attacks import ATTACKS, AtentChain, Attack
+from atent.attacks import AtentChain, Attack, make_attack
 from atent.borrow import borrowed
 from atent.data import SOURCES
 from atent.defenses import DEFENSES, Atent, Defense
@@ -22,7 +21,7 @@ from atent.fields import Count
 from atent.images import Augmentation, Images
 from atent.models import MODELS, Shape, Standardize, outside_model
 from atent.optim import Optimizer, Schedule
-from atent.tables import explain, field_names, look_up, make
+from atent.tables import explain, field_names, look_up, make, written_out
 from atent.threat import Threat
 
 OBJECT = " (a Python object)"  # ends the name of a network that was given as one
@@ -65,13 +64,13 @@ class Recipe(BaseModel):
     @field_validator("defense", mode="after")
     @classmethod
     def _defense(cls, table: dict[str, Any]) -> dict[str, Any]:
-        return _written_out(table, make(DEFENSES, table, "defense"))
+        return written_out(table, make(DEFENSES, table, "defense"))
 
     @field_validator("monitor", mode="after")
     @classmethod
     def _monitor(cls, table: dict[str, Any]) -> dict[str, Any]:
         table = {"name": "pgd", **table}
-        return _written_out(table, make(ATTACKS, table, "monitor attack"))
+        return written_out(table, make_attack(table, "monitor"))
 
     @model_validator(mode="after")
     def _pull_can_be_solved(self) -> "Recipe":
@@ -104,8 +103,7 @@ class Recipe(BaseModel):
         return defense
 
     def make_monitor(self) -> Attack:
-        attack: Attack = make(ATTACKS, self.monitor, "monitor attack")
-        return attack
+        return make_attack(self.monitor, "monitor")
 
     def make_model(self, images: Images, network: nn.Module | None = None) -> nn.Module:
         """The network for these images, or the one given; behind a standardizing layer if the recipe wants it."""
@@ -115,12 +113,6 @@ class Recipe(BaseModel):
         known = SOURCES.get(self.data)
         mean, std = (known.mean, known.std) if known else images.mean_and_std()
         return nn.Sequential(Standardize(mean, std), built)
-
-
-def _written_out(table: Mapping[str, Any], method: object) -> dict[str, Any]:
-    """A method's table with every default in it (fields of a user's own class, if it is a dataclass, too)."""
-    fields = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}  # type: ignore[arg-type]
-    return {**table, **fields}
 
 
 def build_model(model: str | nn.Module, shape: Shape) -> nn.Module:

@@ -1,5 +1,6 @@
 """Tables of named things. A name with a colon, `package.module:Name`, is the user's own and is imported."""
 
+import dataclasses
 import importlib
 import sys
 from collections.abc import Mapping
@@ -50,6 +51,13 @@ def make(table: Mapping[str, T], settings: Mapping[str, Any], kind: str, where: 
         raise UserError(explain(error, where or f"{kind} {settings['name']}")) from None
     except TypeError as error:
         raise UserError(f"{kind} {settings['name']} cannot be made of {fields}: {error}") from error
+
+
+def written_out(settings: Mapping[str, Any], method: object) -> dict[str, Any]:
+    """The table that a method was made of, with every default in it (of a user's own class, if it is a dataclass)."""
+    if isinstance(known := getattr(method, "settings", None), Mapping):  # an outside engine has written them out
+        return dict(known)
+    return {**settings, **(dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {})}  # type: ignore[arg-type]
 
 
 def field_names(build: object) -> list[str]:

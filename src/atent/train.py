@@ -15,7 +15,7 @@ from atent.board import Draw, board, no_board
 from atent.data import DataSet, open_data
 from atent.defenses import Defense
 from atent.errors import Interrupted, UserError
-from atent.evaluate import attack_images, clean_rate, robust_rate
+from atent.evaluate import attack_images
 from atent.images import Images, augment_crop_flip, epoch_batches, hold_out
 from atent.losses import cross_entropy
 from atent.machine import environment, memory
@@ -23,6 +23,7 @@ from atent.optim import averaged
 from atent.progress import progress, stop_requests
 from atent.randomness import derive, derive_seed
 from atent.recipe import OBJECT, Recipe
+from atent.rows import clean_rate, robust_rate
 from atent.runs import Run, alone, save_tensors, write_rows
 from atent.state import State, Tally, score
 from atent.threat import Threat
