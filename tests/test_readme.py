@@ -43,7 +43,8 @@ def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             continue
         words = words.replace("their-weights.pt", "runs/demo/best.safetensors")
         kind = words.split()[1]
-        extra = SMOKE.get(kind, "") + (" --data mnist-small --threads 1" if kind in SMOKE else "")
+        smoke = "--examples 3" if "--suite" in words else SMOKE.get(kind, "")
+        extra = smoke + (" --data mnist-small --threads 1" if kind in SMOKE else "")
         assert atent(*shlex.split(f"{words} {extra}")[1:]) == 0, command
 
 

@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -111,11 +110,6 @@ class Images:
         x = x.to(device)
         x = x.float().div_(255) if x.dtype == torch.uint8 else x
         return x.to(memory_format=torch.channels_last), self.y[indices].to(device)
-
-
-def label_all(counts: Sequence[int]) -> Tensor:
-    """The labels of images that stand class by class."""
-    return torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
 
 
 def hold_out(images: Images, count: float, generator: torch.Generator) -> tuple[Images, Images]:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from atent.errors import UserError
-from atent.images import Images, hold_out, label_all
+from atent.images import Images, hold_out
 from atent.pictures import Files, read_headers
 from atent.randomness import derive
 
@@ -37,11 +37,11 @@ class Folder:
         return {"image": self.image, "crop": self.crop, "train": self.files["train"], "test": self.files["test"]}
 
     def images(self, split: Split) -> Images:
-        """The images of a split, on the disk."""
+        """The images of a split, on the disk, in an order that mixes the classes: the first hundred are a sample."""
         by_class = self.files[split]
-        names = [name for names in by_class.values() for name in names]
-        labels = label_all([len(names) for names in by_class.values()])
-        return Images(Files(self.root, names, self.image, self.crop), labels, tuple(by_class))
+        labelled = [(_place(name), name, label) for label, names in enumerate(by_class.values()) for name in names]
+        _, names, labels = zip(*sorted(labelled), strict=True)
+        return Images(Files(self.root, list(names), self.image, self.crop), torch.tensor(labels), tuple(by_class))
 
 
 def recorded_folder(root: Path, record: Mapping[str, Any]) -> Folder:
@@ -198,7 +198,8 @@ class Arrays:
         empty = np.flatnonzero(np.bincount(y.astype(np.int64), minlength=len(classes)) == 0)
         if len(empty):
             raise UserError(f"{where}: class {classes[empty[0]]!r} is empty: no image has the label {empty[0]}")
-        return Images(torch.from_numpy(self._pixels(x, f"x{end}")), torch.from_numpy(y.astype(np.int64)), classes)
+        images = Images(torch.from_numpy(self._pixels(x, f"x{end}")), torch.from_numpy(y.astype(np.int64)), classes)
+        return images.take(torch.randperm(len(y), generator=derive(0, "order")))  # files are often sorted by class
 
     def _pixels(self, x: NDArray[Any], name: str) -> NDArray[Any]:
         """uint8 as it is, floats as float32 if they lie in [0,1]; channels first."""
