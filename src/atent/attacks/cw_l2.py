@@ -17,10 +17,10 @@ class CwL2:
 
         min_w |x' - x|^2 + c max(Z_y - max_{i != y} Z_i + confidence, 0),   x' = (tanh(w) + 1) / 2
 
-    Z the logits; Adam, for each of `searches` constants c, sought by bisection for each example.
+    Z the logits; Adam, from x, for each of `searches` constants c, sought by bisection for each example.
     Carlini & Wagner 2017, https://arxiv.org/abs/1608.04644, section VI.A. Differs from the authors' code in:
-    untargeted; every search but the first starts at the closest point found so far, not at x; by default 6 x 100 steps
-    of Adam's rate .1 from c = 1, where theirs are 9 x 10,000 of .01 from .001; c is bisected on a logarithmic scale.
+    untargeted; by default 6 x 100 steps of Adam's rate .1 from c = 1, where theirs are 9 x 10,000 of .01 from .001; c
+    is bisected on a logarithmic scale.
     """
 
     steps: Count = 100
@@ -47,7 +47,7 @@ class CwL2:
             for _ in range(self.searches):
                 if len(left) == 0:
                     break
-                point, reached = self._descend(model, x[left], y[left], found[left], constant, threat)
+                point, reached = self._descend(model, x[left], y[left], constant, threat)
                 closer = reached < size
                 found[left[closer]], size[closer] = point[closer], reached[closer]
                 success = reached.isfinite()
@@ -57,7 +57,7 @@ class CwL2:
         return found
 
     def _descend(
-        self, model: nn.Module, x: Tensor, y: Tensor, start: Tensor, constant: Tensor, threat: Threat
+        self, model: nn.Module, x: Tensor, y: Tensor, constant: Tensor, threat: Threat
     ) -> tuple[Tensor, Tensor]:
         """The closest misclassified point met with these constants, and its distance; infinite where there is none."""
         found, size = x.clone(), torch.full_like(constant, float("inf"))
@@ -72,8 +72,8 @@ class CwL2:
             return value
 
         low, high = (torch.full_like(x, border) for border in threat.box)
-        points = descend(objective, start, low, high, steps=self.steps, rate=self.rate, edge=0.999)
-        keep, least, before = None, torch.full_like(constant, float("inf")), torch.full_like(constant, float("inf"))
+        points = descend(objective, x, low, high, steps=self.steps, rate=self.rate, edge=0.999)
+        keep, least, before = None, size.clone(), size.clone()
         for k in range(1, self.steps + 1):
             point, keep = points.send(keep), None
             least = torch.minimum(least, loss)

@@ -15,7 +15,7 @@ from atent.threat import Threat
 class CwLinf:
     """CW-linf: the margin descended inside a cube around x that shrinks as long as misclassified points are found.
 
-        min_w max(Z_y - max_{i != y} Z_i, 0),   |x' - x|_inf <= tau,   x' = low + (high - low) (tanh(w) + 1) / 2
+        min_w Z_y - max_{i != y} Z_i,   |x' - x|_inf <= tau,   x' = low + (high - low) (tanh(w) + 1) / 2
 
     Z the logits, [low, high] the cube of half-width tau cut by the pixel box; Adam, from the closest point found so
     far. tau is first the whole box, then bisected for each example between the largest cube that held nothing and the
