@@ -76,7 +76,7 @@ EXACT: dict[str, dict[str, Any]] = {
     "pgd": {"start": "center"},
     "atent-chain": {"start": "center"},
     "deepfool": {"overshoot": 0.01},
-    "cw-l2": {"rate": 0.01, "steps": 200},
+    "cw-l2": {"rate": 0.05, "steps": 200},
 }
 
 

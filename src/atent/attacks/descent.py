@@ -7,7 +7,15 @@ from atent.ascent import Objective, Points
 
 
 def descend(
-    objective: Objective, point: Tensor, low: Tensor, high: Tensor, *, steps: int, rate: float, edge: float
+    objective: Objective,
+    point: Tensor,
+    low: Tensor,
+    high: Tensor,
+    *,
+    steps: int,
+    rate: float,
+    edge: float,
+    cool: bool = False,
 ) -> Points:
     """Yield points at which the summed objective was just evaluated, each an Adam step in w from the one before:
 
@@ -16,7 +24,7 @@ def descend(
     Carlini & Wagner 2017, https://arxiv.org/abs/1608.04644, section V.B; Kingma & Ba 2015,
     https://arxiv.org/abs/1412.6980. A taker that is done with some examples sends the mask of those to go on with, as
     in `ascend`. Differs from the authors' code in: pixels start at most `edge` (theirs .999999) of the way to the
-    border, where tanh is flat and Adam needs hundreds of steps to leave.
+    border, where tanh is flat and Adam needs hundreds of steps to leave; with `cool` the rate falls to 0 linearly.
     """
     width = (high - low).clamp_min(1e-12)
     w = torch.atanh((2 * (point - low) / width - 1).clamp(-edge, edge))
@@ -29,7 +37,7 @@ def descend(
         mean = 0.9 * mean + 0.1 * gradient
         square = 0.999 * square + 0.001 * gradient**2
         move = mean / (1 - 0.9**k) / ((square / (1 - 0.999**k)).sqrt() + 1e-8)
-        w = w.detach() - rate * move
+        w = w.detach() - rate * (1 - k / steps if cool else 1) * move
         keep = yield point.detach()
         if keep is not None:
             w, mean, square, low, width = (part[keep] for part in (w, mean, square, low, width))
