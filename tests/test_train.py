@@ -83,18 +83,6 @@ def test_an_interrupted_run_resumes_bit_for_bit(
     assert_same_run(fit(recipe, tmp_path / "cut", how=QUIET), whole)
 
 
-@pytest.mark.timeout(400)
-def test_five_kills_at_random_moments_lose_nothing() -> None:
-    """SIGKILL through the command line, the state saved after each batch; the script compares bit for bit."""
-    script = Path(__file__).parents[1] / "scripts" / "kill_often.py"
-    done = subprocess.run(
-        [sys.executable, script, "--kills=5", "--epochs=2"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["kills"], found["different"]) == (5, 0)
-
-
 def test_what_a_killed_write_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
     run = fit(tiny(epochs=1), tmp_path, how=QUIET)
     (tmp_path / ".last.safetensors.abc.part").write_bytes(b"half")
