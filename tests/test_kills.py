@@ -12,7 +12,7 @@ import pytest
 def test_five_kills_at_random_moments_lose_nothing() -> None:
     """SIGKILL through the command line, the state saved after each batch; the script compares bit for bit."""
     script = Path(__file__).parents[1] / "scripts" / "kill_often.py"
-    command = [sys.executable, script, "--kills=5", "--epochs=1"]
+    command = [sys.executable, str(script), "--kills=5", "--epochs=1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
