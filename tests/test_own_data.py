@@ -158,6 +158,10 @@ def test_images_on_the_disk_give_the_same_batches_as_in_memory(folder: Path) -> 
             assert torch.equal(y, y_memory)
             assert x.is_contiguous(memory_format=torch.channels_last)
     assert streamed.mean_and_std() == streamed.in_memory().mean_and_std()
+    x, _ = streamed.batch(slice(None))
+    mean, std = streamed.mean_and_std()
+    assert mean == pytest.approx([float(x.mean())], rel=1e-5)
+    assert std == pytest.approx([float(x.std(correction=0))], rel=1e-5)
 
 
 def test_reading_ahead_can_be_left_at_any_batch(folder: Path) -> None:

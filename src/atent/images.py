@@ -101,10 +101,15 @@ class Images:
 
     def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Of each channel's pixels, over at most 10,000 images at equal distances."""
-        apart = max(1, len(self) // _SAMPLE)
-        x, _ = self.batch(slice(None, None, apart))
-        std = x.double().std((0, 2, 3), correction=0).clamp(min=1 / 255)  # a channel may be constant
-        return tuple(x.double().mean((0, 2, 3)).tolist()), tuple(std.tolist())
+        chosen = torch.arange(0, len(self), max(1, len(self) // _SAMPLE))
+        total, squares, count = torch.zeros(self.shape.image[0]).double(), torch.zeros(self.shape.image[0]).double(), 0
+        for x, _ in self.batches(chosen.split(_CHUNK // 4)):  # in parts: large images would fill the memory
+            x = x.double()
+            total, squares = total + x.sum((0, 2, 3)), squares + x.square().sum((0, 2, 3))
+            count += x.numel() // x.shape[1]
+        mean = total / count
+        std = (squares / count - mean**2).clamp(min=0).sqrt().clamp(min=1 / 255)  # a channel may be constant
+        return tuple(mean.tolist()), tuple(std.tolist())
 
     def _finished(self, x: Tensor, indices: Tensor | slice, device: torch.device | str) -> tuple[Tensor, Tensor]:
         x = x.to(device)
