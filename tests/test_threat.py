@@ -1,5 +1,5 @@
 import math
-from typing import get_args
+from typing import Literal, get_args
 
 import pytest
 import torch
@@ -68,6 +68,12 @@ def test_corner_starts_are_on_the_boundary() -> None:
         torch.testing.assert_close(threat.size(delta), torch.full((10,), 0.7))
     assert delta.abs().unique().numel() > 1  # l2: anywhere on the sphere
     assert Threat("linf", 0.7, UNBOXED).sample(x, generator(), "corner").abs().unique().numel() == 1
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_near_starts_are_a_thousandth_away(norm: Literal["linf", "l2"]) -> None:
+    delta = Threat(norm, 0.3, UNBOXED).sample(torch.zeros(100, 1, 10, 10), generator(), "near")
+    assert float(delta.std()) == pytest.approx(1e-3, rel=0.05)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-12, 1e-30])

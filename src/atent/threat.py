@@ -69,12 +69,14 @@ class Threat:
 
         uniform: uniform in the ball. corner: linf a random vertex, l2 a random point of the sphere.
         gaussian: normal noise that reaches about the radius (linf: std eps/2; l2: std eps/sqrt(d), so the norm is
-        near eps), projected to the ball. center: x itself.
+        near eps), projected to the ball. near: normal noise of std .001 (TRADES' start). center: x itself.
         """
         if start not in get_args(Start):
             raise unknown("start", start, get_args(Start))
         if start == "center" or self.eps == 0:
             return self.clamp(x)
+        if start == "near":
+            return self.project(x + 1e-3 * _normal(x, generator), x)
         if self.norm == "linf":
             if start == "gaussian":
                 return self.project(x + (self.eps / 2) * _normal(x, generator), x)
