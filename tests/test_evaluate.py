@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from atent.attacks import Attack, Pgd
 from atent.errors import UserError
-from atent.evaluate import attack_batch, attack_images, attack_target, check_inside, predict
+from atent.evaluate import attack_batch, attack_images, attack_target, check_inside
 from atent.models import Shape
+from atent.passes import predict
 from atent.report import class_results, results, worst_case
 from atent.rows import Row, attack_file, finished_rows, median_distance, rate, read_attack, read_cost
 from atent.target import Target

@@ -6,8 +6,8 @@ import torch
 
 from atent.data import load
 from atent.errors import UserError
-from atent.evaluate import predict
 from atent.models import MODELS, Shape, Standardize
+from atent.passes import predict
 from atent.recipe import build_model
 from atent.weights import load_weights
 from toys import SHARED, needs_shared

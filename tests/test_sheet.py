@@ -8,8 +8,9 @@ import torch
 from PIL import Image
 
 from atent.attacks import Pgd
-from atent.evaluate import attack_target, predict
+from atent.evaluate import attack_target
 from atent.models import Shape
+from atent.passes import predict
 from atent.rows import read_attack
 from atent.sheet import draw_sheet
 from atent.target import Target

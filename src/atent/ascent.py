@@ -105,6 +105,12 @@ def radius_after(pull: float, steps: int, step: float) -> float:
     return steps * step if pull == 0 else (1 - (1 - step * pull) ** steps) / pull
 
 
+def noise_for(std: float, pull: float, steps: int, step: float) -> float:
+    """The noise that K steps accumulate to this deviation: std^2 = 2 step noise^2 sum_k (1 - step pull)^(2k), k < K."""
+    kept = (1 - step * pull) ** 2
+    return std / math.sqrt(2 * step * sum(kept**k for k in range(steps))) if step > 0 else 0.0
+
+
 def auto_pull(eps: float, steps: int, step: float) -> float:
     """The pull with which a chain of constant direction ends at radius eps; it exists if step <= eps <= K step."""
     if eps == 0:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from atent.ascent import input_gradient
 from atent.attacks import Attack, Pgd
 from atent.borrow import borrowed
-from atent.evaluate import predict
 from atent.images import Images
 from atent.losses import cross_entropy, margin
+from atent.passes import predict
 from atent.randomness import derive
 from atent.threat import Threat
 

@@ -14,7 +14,7 @@ from atent.attacks import Attack
 from atent.borrow import borrowed
 from atent.errors import Interrupted, UserError
 from atent.images import Images, evaluation_batches
-from atent.passes import counted
+from atent.passes import counted, predict
 from atent.progress import progress, stop_requests
 from atent.randomness import derive
 from atent.rows import Cost, Row, append_batch, attack_file, finished_rows
@@ -62,21 +62,23 @@ def attack_batch(
 ) -> Attacked:
     """Attack one batch and judge the points. The model is in eval mode and comes back as it was.
 
-    An attack with a method `nearest` is judged by that point: robust unless it is within the threat's radius.
+    An attack with a method `nearest` is judged by that point: robust unless it is within the threat's radius. One with
+    a method `judged` says which network, made of this one, it attacks and is judged by.
     """
     x, y = images.batch(part, device)
     generator = derive(seed, "attack", part.start, device=device)
     nearest = getattr(attack, "nearest", None)
+    judged = attack.judged(model) if hasattr(attack, "judged") else model
     with borrowed(model):
-        clean = predict(model, x)
+        clean = predict(judged, x)
         began = time.perf_counter()
         with counted(model) as passes:
-            x_adv = (nearest or attack)(model, x, y, threat, generator)
+            x_adv = (nearest or attack)(judged, x, y, threat, generator)
         seconds = round(time.perf_counter() - began, 3)
         size, near = check_points(
             x_adv, x, threat, getattr(attack, "label", type(attack).__name__), part.start, minimal=nearest is not None
         )
-        adversarial = predict(model, x_adv)
+        adversarial = predict(judged, x_adv)
     found, near = (adversarial != y).cpu(), near | (nearest is None)
     robust = (clean == y).cpu() & ~(found & near)
     columns = (y.tolist(), clean.tolist(), adversarial.tolist(), size.tolist(), robust.tolist())
@@ -88,18 +90,6 @@ def attack_batch(
         for row in rows:
             row["distance"] = row["size"] if row["adversarial"] != row["label"] else None
     return Attacked(rows, Cost(passes.forward, passes.backward, seconds), x, x_adv)
-
-
-@torch.no_grad()
-def predict(model: nn.Module, x: Tensor) -> Tensor:
-    """The class of each image; a network that says NaN or the wrong shape is refused."""
-    logits = model(x)
-    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise UserError(f"the model returned {shape} for {len(x)} images; expected logits of shape ({len(x)}, classes)")
-    if not logits.isfinite().all():
-        raise UserError("the model returned NaN or infinite logits")
-    return logits.argmax(1)
 
 
 def check_inside(x_adv: Tensor, x: Tensor, threat: Threat, who: str, first: int = 0) -> Tensor:

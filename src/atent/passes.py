@@ -1,11 +1,14 @@
-"""Counting what an attack asks of a network, from outside of both."""
+"""Passes through a network: its answers, checked, and how many an attack asks for, counted from outside of both."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+
+from atent.errors import UserError
 
 
 @dataclass
@@ -35,3 +38,20 @@ def counted(model: nn.Module) -> Iterator[Passes]:
         yield passes
     finally:
         hook.remove()
+
+
+@torch.no_grad()
+def answers(model: nn.Module, x: Tensor) -> Tensor:
+    """The logits of each image; a network that says NaN or the wrong shape is refused."""
+    logits = model(x)
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserError(f"the model returned {shape} for {len(x)} images; expected logits of shape ({len(x)}, classes)")
+    if not logits.isfinite().all():
+        raise UserError("the model returned NaN or infinite logits")
+    return logits
+
+
+def predict(model: nn.Module, x: Tensor) -> Tensor:
+    """The class of each image."""
+    return answers(model, x).argmax(1)

@@ -48,6 +48,10 @@ class Threat:
         """The same threat with `factor` times the radius (eps warm-up)."""
         return Threat(self.norm, self.eps * factor, self.box)
 
+    def unboxed(self) -> "Threat":
+        """The same ball, not cut by the pixel box: noisy images leave it."""
+        return Threat(self.norm, self.eps, (float("-inf"), float("inf")))
+
     def clamp(self, x: Tensor) -> Tensor:
         """The nearest point of the pixel box."""
         return x.clamp(*self.box)

@@ -12,6 +12,7 @@ from atent.attacks.engines import LIBRARIES, make_engine
 from atent.attacks.fgsm import Fgsm
 from atent.attacks.pgd import Pgd
 from atent.attacks.protocol import Attack, MinimalAttack
+from atent.attacks.smooth_pgd import SmoothPgd
 from atent.tables import make
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
@@ -21,6 +22,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
     "cw-l2": CwL2,
     "cw-linf": CwLinf,
     "deepfool": DeepFool,
+    "smooth-pgd": SmoothPgd,
 }
 # Other libraries' attacks, which need the extra [attacks].
 OUTSIDE: dict[str, Callable[..., Attack]] = {"autoattack": AutoAttack}
@@ -37,6 +39,7 @@ __all__ = [
     "Fgsm",
     "MinimalAttack",
     "Pgd",
+    "SmoothPgd",
     "make_attack",
 ]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import ascend, keep_own_gradient
+from atent.ascent import ascend, auto_pull, keep_own_gradient, noise_for, step_size
 from atent.borrow import borrowed
 from atent.defenses.protocol import Term
 from atent.fields import Count, Direction, Fraction, Mode, Projection, Pull, Scale, Size, Start, Tolerance, method
@@ -30,6 +30,9 @@ class Atent:
     the last increment; pixels stay in the box; samples whose share is at most `tolerance` carry no weight gradient
     (0 keeps all). Differs from the authors' code in: the pull is multiplied by the step (their gamma = step * pull);
     `mode`, theirs "train", moves BatchNorm statistics and draws dropout in the chain.
+
+    For smoothing, `sigma` replaces the noise by the one that K steps accumulate to the deviation sigma, and lets the
+    points leave the pixel box (the paper's sigma is the deviation of a single step).
     """
 
     steps: Count = 10
@@ -43,8 +46,11 @@ class Atent:
     project: Projection = "last"
     mode: Mode = "eval"
     tolerance: Tolerance = 1e-3
+    sigma: Scale = 0.0
 
     def __post_init__(self) -> None:
+        if self.sigma and self.project != "never":
+            raise ValueError(f"sigma {self.sigma:g} is cut off by project {self.project!r}; it must be 'never'")
         if self.tolerance >= self.share:
             raise ValueError(
                 f"tolerance {self.tolerance:g} leaves no sample of share {self.share:g}; it must be smaller"
@@ -58,6 +64,11 @@ class Atent:
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
     ) -> Iterator[Term]:
         training = self.mode == "train"
+        pull, noise = self.pull, self.noise
+        if self.sigma:
+            size = step_size(threat, self.steps, self.step, self.reach)
+            pull = auto_pull(threat.eps, self.steps, size) if pull == "auto" else pull
+            threat, noise = threat.unboxed(), noise_for(self.sigma, pull, self.steps, size)
 
         def objective(point: Tensor) -> Tensor:
             with borrowed(model, training):
@@ -71,8 +82,8 @@ class Atent:
             step=self.step,
             reach=self.reach,
             start=self.start,
-            noise=self.noise,
-            pull=self.pull,
+            noise=noise,
+            pull=pull,
             direction=self.direction,
             project=self.project,
             generator=generator,

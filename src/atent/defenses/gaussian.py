@@ -1,0 +1,36 @@
+"""Training on noisy images, for a smoothed network."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from atent.defenses.protocol import Term
+from atent.fields import Size, method
+from atent.losses import cross_entropy
+from atent.smoothing import normal_noise
+from atent.threat import Threat
+
+
+@method
+class Gaussian:
+    """Noise augmentation: cross-entropy at x with normal noise, outside of the pixel box too.
+
+        loss = CE(f(x + N(0, sigma^2 I)), y)
+
+    Cohen et al. 2019, https://arxiv.org/abs/1902.02918, Section 3.3.
+    """
+
+    sigma: Size = 0.25
+
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        threat: Threat,  # noqa: ARG002 (the protocol's)
+        generator: torch.Generator,
+    ) -> Iterator[Term]:
+        noisy = x + normal_noise(x, 1, self.sigma, generator)[0]
+        logits = model(noisy)
+        yield Term(cross_entropy(logits, y), logits, noisy)
