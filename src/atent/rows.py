@@ -80,14 +80,19 @@ def median_distance(rows: Iterable[Row]) -> float | None:
 
 
 def attack_file(folder: Path, header: Mapping[str, Any]) -> Path:
-    """Where the rows of an attack with these settings go: readable, and different for different settings."""
-    words = re.sub(r"[^a-z0-9.]+", "-", f"{header['label']} {header['threat']} {header['data']}".lower()).strip("-")
+    """Where the rows of an attack with these settings go."""
+    return rows_file(folder / "attack", header)
+
+
+def rows_file(folder: Path, header: Mapping[str, Any]) -> Path:
+    """A name that is readable, and different for different settings."""
+    words = re.sub(r"[^a-z0-9.]+", "-", f"{header['label']} {header.get('threat', '')} {header['data']}".lower()).strip("-")
     settings = {key: value for key, value in header.items() if key not in ABOUT}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    return folder / "attack" / f"{words[:100]}-{digest}.jsonl"
+    return folder / f"{words[:100]}-{digest}.jsonl"
 
 
-def append_batch(path: Path, rows: Iterable[Row], cost: Cost) -> None:
+def append_batch(path: Path, rows: Iterable[Mapping[str, Any]], cost: Cost) -> None:
     """Append a batch's rows and their cost in one go."""
     with path.open("a", encoding="utf-8") as file:
         file.write("".join(json.dumps(line) + "\n" for line in [*rows, {"cost": cost._asdict()}]))

@@ -1,0 +1,177 @@
+"""Certified accuracy of a smoothed network: a row per image in a file, as `evaluate` keeps them for attacks."""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from atent import __version__
+from atent.borrow import borrowed
+from atent.certificate import ABSTAIN, BLOCK, Smoothing, as_row, l2_radius
+from atent.errors import Interrupted, UserError
+from atent.images import Images
+from atent.passes import answers
+from atent.progress import progress, stop_requests
+from atent.rows import Cost, Rate, append_batch, finished_rows, rate, read_cost, rows_file
+from atent.runs import alone, read_rows, write_rows
+from atent.smoothing import Trial, refuse_randomized, work_off
+from atent.target import Target
+from atent.threat import Threat
+
+
+class Certified(NamedTuple):
+    """A file of rows: a network certified on images. `radii` are those asked for, each with the threat it stands for."""
+
+    run: str
+    path: Path
+    header: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+    @property
+    def exact(self) -> bool:
+        return bool(self.header["exact"])
+
+    @property
+    def radii(self) -> list[tuple[float, str]]:
+        return [(radius, str(name)) for radius, name in self.header["radii"]]
+
+    def accuracy(self, radius: float) -> Rate:
+        """The share of images that are right, and proven to stay so within the radius."""
+        return rate(right(row) and row["radius"] >= radius for row in self.rows)
+
+    @property
+    def abstained(self) -> Rate:
+        return rate(row["prediction"] == ABSTAIN for row in self.rows)
+
+    @property
+    def mean_radius(self) -> float:
+        """The average certified radius, an image that is wrong or abstained from counting 0 (ACR)."""
+        return sum(row["radius"] for row in self.rows if right(row)) / len(self.rows)
+
+    @property
+    def mean_draws(self) -> float:
+        return sum(row["draws"] for row in self.rows) / len(self.rows)
+
+    @property
+    def cost(self) -> Cost:
+        return read_cost(self.path)
+
+
+def right(row: dict[str, Any]) -> bool:
+    return bool(row["prediction"] == row["label"])
+
+
+def named_radii(radii: Sequence[float], threats: Sequence[Threat], pixels: int | None) -> list[tuple[float, str]]:
+    """Each radius of interest, with the threat that it covers, in order; a linf ball is covered by an l2 one."""
+    found = [(float(radius), "") for radius in radii]
+    found += [(l2_radius(threat, pixels), str(threat)) for threat in threats]
+    return sorted(dict.fromkeys(found))
+
+
+def certify_target(
+    target: Target,
+    how: Smoothing,
+    radii: Sequence[tuple[float, str]],
+    folder: Path,
+    *,
+    every: int = 1,
+    seed: int = 0,
+    batch: int = 1000,
+    device: torch.device | str = "cpu",
+) -> Path:
+    """Certify every image of the target, a row each in `folder`/certify; what is there already is not done again.
+
+    The target's images are every `every`-th of the test set; rows keep the test set's index.
+    """
+    check_deterministic(target.network, target.images, device)
+    header = make_header(target, how, radii, every=every, seed=seed)
+    path = rows_file(folder / "certify", header)
+    total = len(target.images)
+    with alone(path):
+        done = finished_rows(path, header)
+        if done == 0:
+            write_rows(path, [header])
+        trials = _trials(target.images, how, every, done, device)
+        began = time.perf_counter()
+        with stop_requests() as stop, progress(header["label"], total, "images", done) as show:
+            for finished in work_off(target.network, trials, how.sigma, seed, batch):
+                if finished:
+                    rows = [{"index": t.index, "label": t.label, **as_row(t.certificate)} for t in finished]
+                    began, seconds = time.perf_counter(), time.perf_counter() - began
+                    append_batch(path, rows, Cost(sum(row["draws"] for row in rows), 0, round(seconds, 3)))
+                    done += len(rows)
+                    show(done)
+                if stop:
+                    raise Interrupted(stop[0])
+    return path
+
+
+def _trials(images: Images, how: Smoothing, every: int, skip: int, device: torch.device | str) -> Iterator[Trial]:
+    for k in range(skip, len(images)):
+        x, y = images.batch(slice(k, k + 1), device)
+        yield Trial(k * every, x[0], how, int(y[0]))
+
+
+def check_deterministic(network: nn.Module, images: Images, device: torch.device | str = "cpu") -> None:
+    """Refuse a network that is randomized already: its answers would not be those of the noise alone."""
+    refuse_randomized(network)
+    x, _ = images.batch(slice(16), device)
+    with borrowed(network):
+        if not torch.equal(answers(network, x), answers(network, x)):
+            raise UserError(
+                "two passes over the same images differ: the network is randomized already; smoothing certifies "
+                "networks whose answer depends on the image alone"
+            )
+
+
+def make_header(
+    target: Target, how: Smoothing, radii: Sequence[tuple[float, str]], *, every: int, seed: int
+) -> dict[str, Any]:
+    """Everything that decides the rows. The batch size is not in it: it changes nothing but the network's rounding."""
+    exact = how.radii is None
+    header = {
+        "label": f"certify sigma {how.sigma:g}{' exact' if exact else ''}",
+        "sigma": how.sigma,
+        "n0": how.n0,
+        "n": how.n,
+        "alpha": how.alpha,
+        "exact": exact,
+        "radii": [list(pair) for pair in radii],
+        "block": BLOCK,
+        "data": target.data,
+        "split": "test",
+        "examples": len(target.images),
+        "every": every,
+        "seed": seed,
+        "model": target.model,
+        "weights": target.weights,
+        "version": __version__,
+        "classes": target.images.classes,
+    }
+    return json.loads(json.dumps(header))  # type: ignore[no-any-return]  # as it will be read: tuples become lists
+
+
+def read_certified(path: Path) -> Certified:
+    header, *lines = read_rows(path)
+    if not {"sigma", "n", "alpha", "radii", "examples", "weights"} <= header.keys():
+        raise UserError(f"{path} is not a file of atent certify: its first line is no header")
+    return Certified(path.parent.parent.name, path, header, [line for line in lines if "index" in line])
+
+
+def certified(folder: Path) -> list[Certified]:
+    """Every finished certification of a run folder."""
+    found = [read_certified(path) for path in sorted((folder / "certify").glob("*.jsonl"))]
+    return [one for one in found if len(one.rows) == one.header["examples"]]
+
+
+def curve(one: Certified) -> list[tuple[float, float]]:
+    """Certified accuracy against radius, from 0 on: a step at each radius found if all were proven exactly."""
+    radii = {radius for radius, _ in one.radii} | {0.0}
+    if one.exact:
+        radii |= {math.nextafter(row["radius"], math.inf) for row in one.rows if right(row)}
+    return [(radius, one.accuracy(radius).value) for radius in sorted(radii)]
