@@ -16,27 +16,36 @@ import pytest
 import torch
 from torch import Tensor
 
-import atent.train
 from atent.cli import main
 from atent.errors import Interrupted, UserError
 from atent.pictures import Files
 from atent.runs import Run, load_tensors, save_tensors
 from atent.state import State
+from atent.step import train_step
 from atent.target import open_target
 from atent.train import fit
 from short_runs import QUIET, TINY, assert_same_run, tiny
 from toys import own_folder
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    "methods",
+    [
+        {"optimizer__name": "sgd", "optimizer__lr": 0.01},
+        {"optimizer__name": "adam"},
+        {"optimizer__name": "entropy-sgd", "optimizer__steps": 2, "optimizer__growth": 0.1},
+        {"defense__name": "mma"},
+    ],
+    ids=lambda methods: next(iter(methods.values())),
+)
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 6])
 def test_an_interrupted_run_resumes_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int, optimizer: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int, methods: dict[str, object]
 ) -> None:
     """Stopped inside or at the end of an epoch; the signal comes while a batch is being trained."""
-    recipe = tiny(optimizer__name=optimizer, optimizer__lr=0.01)
+    recipe = tiny(**methods)
     whole = fit(recipe, tmp_path / "whole", how=QUIET)
-    step, steps = atent.train.train_step, 0
+    step, steps = train_step, 0
 
     def interrupting_step(*arguments: Any) -> Any:
         nonlocal steps
@@ -45,7 +54,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(
             os.kill(os.getpid(), signal.SIGTERM)
         return step(*arguments)
 
-    monkeypatch.setattr(atent.train, "train_step", interrupting_step)
+    monkeypatch.setattr("atent.train.train_step", interrupting_step)
     with pytest.raises(Interrupted) as caught:
         fit(recipe, tmp_path / "cut", how=QUIET)
     assert caught.value.code == 143
@@ -165,14 +174,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fit(tiny(epochs=2), tmp_path / "good", how=QUIET)
-    step, steps = atent.train.train_step, 0
+    step, steps = train_step, 0
 
     def spoiled(model: Any, optimizer: Any, defense: Any, x: Tensor, *rest: Any) -> Any:
         nonlocal steps
         steps += 1
         return step(model, optimizer, defense, x * (math.nan if steps == 6 else 1), *rest)
 
-    monkeypatch.setattr(atent.train, "train_step", spoiled)
+    monkeypatch.setattr("atent.train.train_step", spoiled)
     with pytest.raises(UserError, match=r"epoch 2, batch 1 is not finite.*last\.safetensors"):
         fit(tiny(epochs=2), tmp_path / "bad", how=QUIET)
     monkeypatch.undo()

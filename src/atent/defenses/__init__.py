@@ -3,10 +3,22 @@
 from collections.abc import Callable
 
 from atent.defenses.atent import Atent
+from atent.defenses.fast import Fast
+from atent.defenses.mart import Mart
+from atent.defenses.mma import Mma
 from atent.defenses.pgd_at import PgdAt
-from atent.defenses.protocol import Defense, Term
+from atent.defenses.protocol import Defense, Remembering, Term
 from atent.defenses.standard import Standard
+from atent.defenses.trades import Trades
 
-DEFENSES: dict[str, Callable[..., Defense]] = {"standard": Standard, "pgd-at": PgdAt, "atent": Atent}
+DEFENSES: dict[str, Callable[..., Defense]] = {
+    "standard": Standard,
+    "fast": Fast,
+    "pgd-at": PgdAt,
+    "trades": Trades,
+    "mart": Mart,
+    "mma": Mma,
+    "atent": Atent,
+}
 
-__all__ = ["DEFENSES", "Atent", "Defense", "PgdAt", "Standard", "Term"]
+__all__ = ["DEFENSES", "Atent", "Defense", "Fast", "Mart", "Mma", "PgdAt", "Remembering", "Standard", "Term", "Trades"]
