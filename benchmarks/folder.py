@@ -24,8 +24,8 @@ from atent.images import Images, epoch_batches
 from atent.machine import prepare
 from atent.models import MODELS
 from atent.randomness import derive
+from atent.step import train_step
 from atent.threat import Threat
-from atent.train import train_step
 from step import peak_memory as own_peak
 
 BATCH = 128

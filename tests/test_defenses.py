@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from atent.ascent import ascend
-from atent.defenses import DEFENSES, Atent, Defense, PgdAt, Term
-from atent.losses import cross_entropy
+from atent.defenses import DEFENSES, Atent, Defense, Mart, Mma, PgdAt, Term
+from atent.losses import boosted_cross_entropy, cross_entropy
 from atent.threat import Threat
 from toys import THREATS, generator, small_batch, small_network
 
@@ -46,21 +46,36 @@ def test_same_generator_same_bits(build: Callable[..., Defense], threat: Threat)
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
+def hinged(logits: Tensor, y: Tensor) -> Tensor:
+    """MMA with margins that are all beyond a d_max of 0: wrong examples count in full, right ones a third."""
+    return cross_entropy(logits, y) * torch.where(logits.argmax(1) == y, 1 / 3, 1.0)
+
+
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 @defenses
 def test_radius_zero_trains_at_x(build: Callable[..., Defense], norm: str) -> None:
     model, (x, y) = small_network(dropout=0).eval(), small_batch()
     terms = list(build()(model, x, y, Threat.parse(f"{norm}:0"), generator()))
     assert all(torch.equal(term.x_adv, x) for term in terms)
-    share = sum(term.loss for term in terms) / cross_entropy(model(x), y)
+    at_x = {Mart: boosted_cross_entropy, Mma: hinged}.get(build, cross_entropy)  # type: ignore[call-overload]
+    share = sum(term.loss for term in terms) / at_x(model(x), y)
     torch.testing.assert_close(share, torch.ones(len(x)), atol=2e-3, rtol=0)  # ATENT's shares sum to .999
 
 
-@pytest.mark.parametrize(("defense", "moves"), [(PgdAt(steps=4), 1), (PgdAt(steps=4, mode="train"), 5)])
-def test_batchnorm_moves_once_a_full_pass_unless_the_chain_trains(defense: Defense, moves: int) -> None:
+BATCHNORM_MOVES = {"standard": 1, "fast": 1, "pgd-at": 1, "trades": 2, "mart": 2, "mma": 2, "atent": 3}
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_batchnorm_moves_once_a_full_pass(name: str) -> None:
     model = small_network().train()
-    gradients(defense, model, THREATS[0])
-    assert model[1].num_batches_tracked == moves
+    gradients(DEFENSES[name](), model, THREATS[0])
+    assert model[1].num_batches_tracked == BATCHNORM_MOVES[name]
+
+
+def test_batchnorm_moves_in_the_search_too_where_that_trains() -> None:
+    model = small_network().train()
+    gradients(PgdAt(steps=4, mode="train"), model, THREATS[0])
+    assert model[1].num_batches_tracked == 5
 
 
 @pytest.mark.parametrize(("mode", "moves"), [("eval", 3), ("train", 4 + 1)])

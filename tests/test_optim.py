@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from atent.optim import Optimizer, Schedule, averaged
+from atent.optim import Adam, Schedule, Sgd, averaged
 
 
 def test_constant_and_step() -> None:
@@ -43,11 +43,11 @@ def test_eps_climbs_later_than_the_rate() -> None:
 
 def test_optimizers_are_torchs() -> None:
     model = nn.Linear(2, 2)
-    sgd = Optimizer(lr=0.3, momentum=0.8, nesterov=True, weight_decay=1e-3).build(model)
+    sgd = Sgd(lr=0.3, momentum=0.8, nesterov=True, weight_decay=1e-3)(model.parameters())
     assert isinstance(sgd, torch.optim.SGD)
     group = sgd.param_groups[0]
     assert (group["lr"], group["momentum"], group["nesterov"], group["weight_decay"]) == (0.3, 0.8, True, 1e-3)
-    assert isinstance(Optimizer(name="adam").build(model), torch.optim.Adam)
+    assert isinstance(Adam()(model.parameters()), torch.optim.Adam)
 
 
 def test_average_follows_weights_and_batchnorm() -> None:

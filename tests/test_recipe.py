@@ -8,7 +8,7 @@ from atent.attacks import Pgd
 from atent.defenses import Atent
 from atent.errors import UserError
 from atent.models import Shape, Standardize
-from atent.optim import Optimizer
+from atent.optim import Adam, Sgd
 from atent.recipe import build_model, load_recipe, parse_setting, recipe_names
 from toys import stand_in
 
@@ -41,17 +41,19 @@ def test_defaults_are_written_out_and_make_the_same_methods_again() -> None:
 
 def test_overrides_reach_every_level() -> None:
     recipe = load_recipe("demo", {"epochs": 2, "defense.steps": 3, "optimizer.lr": 0.5})
-    assert (recipe.epochs, recipe.defense["steps"], recipe.optimizer.lr) == (2, 3, 0.5)
+    assert (recipe.epochs, recipe.defense["steps"], recipe.optimizer["lr"]) == (2, 3, 0.5)
 
 
-def test_another_optimizer_or_schedule_keeps_the_other_values() -> None:
-    recipe = load_recipe("mnist-l2-atent", {"optimizer.name": "adam", "monitor.steps": 3})
-    assert recipe.optimizer == Optimizer(name="adam", lr=0.001)
-    assert recipe.monitor["steps"] == 3
+def test_another_method_drops_the_fields_of_the_first() -> None:
+    recipe = load_recipe("demo", {"defense.name": "standard", "optimizer.name": "adam", "optimizer.weight_decay": 0.1})
+    assert recipe.defense == {"name": "standard"}
+    assert recipe.make_optimizer() == Adam(weight_decay=0.1)
 
 
-def test_another_defense_drops_the_fields_of_the_first() -> None:
-    assert load_recipe("demo", {"defense.name": "standard"}).defense == {"name": "standard"}
+def test_other_values_of_the_same_method_stay() -> None:
+    recipe = load_recipe("mnist-l2-atent", {"optimizer.lr": 0.5, "monitor.steps": 3})
+    assert recipe.make_optimizer() == Sgd(lr=0.5, momentum=0.9)
+    assert recipe.make_monitor() == Pgd(steps=3, step=0.25)
 
 
 @pytest.mark.parametrize(

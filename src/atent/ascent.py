@@ -4,10 +4,9 @@ No noise and no pull: projected gradient ascent (PGD). Noise and pull: ATENT's L
 another method.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import get_args
+from typing import TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from atent.threat import Threat
 
 Objective = Callable[[Tensor], Tensor]
 Points = Generator[Tensor, Tensor | None, None]
+Radius = TypeVar("Radius", float, float | Tensor)
 
 
 def ascend(
@@ -52,9 +52,8 @@ def ascend(
     for name, value, allowed in (("project", project, Projection), ("direction", direction, Direction)):
         if value not in get_args(allowed):
             raise unknown(name, value, get_args(allowed))
-    size = step_size(threat, steps, step, reach)
-    pulled = auto_pull(threat.eps, steps, size) if pull == "auto" else pull
-    spread = math.sqrt(2 * size) * noise
+    size = step_size(threat.radius, steps, step, reach)
+    pulled = auto_pull(threat.eps, steps, step_size(threat.eps, steps, step, reach)) if pull == "auto" else pull
     point = threat.sample(x, generator, start)
     for k in range(1, steps + 1):
         if threat.eps > 0:
@@ -63,8 +62,8 @@ def ascend(
             previous, point = point.detach(), point.detach() + size * move
             if pulled:
                 point += (size * pulled) * (x - previous)
-            if spread:
-                point += spread * torch.empty_like(x).normal_(generator=generator)
+            if noise:
+                point += ((2 * size) ** 0.5 * noise) * torch.empty_like(x).normal_(generator=generator)
             inside = project == "every" or (project == "last" and k == steps)
             point = threat.project(point, x) if inside else threat.clamp(point)
         keep = yield point
@@ -95,9 +94,9 @@ def keep_own_gradient(point: Tensor, loss: Tensor) -> None:
     point.register_hook(lambda gradient: gradient / factor[0].view(-1, *[1] * (point.dim() - 1)))
 
 
-def step_size(threat: Threat, steps: int, step: float | None, reach: float) -> float:
+def step_size(radius: Radius, steps: int, step: float | None, reach: float) -> Radius | float:
     """The step given, or the one with which `steps` of them travel `reach` radii."""
-    return reach * threat.eps / steps if step is None else step
+    return reach * radius / steps if step is None else step
 
 
 def radius_after(pull: float, steps: int, step: float) -> float:

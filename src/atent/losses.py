@@ -35,4 +35,32 @@ def dlr(logits: Tensor, y: Tensor) -> Tensor:
     return margin(logits, y) / (top[:, 0] - top[:, 2]).clamp_min(1e-12)
 
 
+def soft_margin(logits: Tensor, y: Tensor) -> Tensor:
+    """The margin with a soft maximum, log sum over wrong classes of exp(logit), minus the true logit.
+
+    Ding et al. 2020, https://arxiv.org/abs/1812.02637 (the soft logit margin): never below the margin, so where
+    it is negative the example is rightly classified.
+    """
+    true = logits.gather(1, y[:, None]).squeeze(1)
+    return logits.scatter(1, y[:, None], float("-inf")).logsumexp(1) - true
+
+
+def divergence(logits: Tensor, of: Tensor) -> Tensor:
+    """KL(p || q), p = softmax(of) and q = softmax(logits); finite for any finite logits, as are its gradients."""
+    log_p, log_q = of.log_softmax(1), logits.log_softmax(1)
+    return (log_p.exp() * (log_p - log_q)).sum(1)
+
+
+def boosted_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """-log p_y - log(1 - p_k), k the most probable wrong class.
+
+    Wang et al. 2020 (MART), https://openreview.net/forum?id=rklOg6EFwS. One minus p_k is taken as the sum of the
+    other probabilities, in logarithms: the difference would be 0 where p_k rounds to 1.
+    """
+    log_p = logits.log_softmax(1)
+    runner_up = logits.scatter(1, y[:, None], float("-inf")).argmax(1, keepdim=True)
+    log_others = log_p.scatter(1, runner_up, float("-inf")).logsumexp(1)
+    return -log_p.gather(1, y[:, None]).squeeze(1) - log_others
+
+
 LOSSES: dict[LossName, Loss] = {"cross-entropy": cross_entropy, "margin": margin, "dlr": dlr}

@@ -1,21 +1,32 @@
 """How the weights move: optimizer, learning rate and eps warm-up as functions of the time, weight averaging."""
 
+import dataclasses
 import math
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterable
+from typing import Annotated, Literal, Protocol
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from atent.fields import Count, Scale, Size, method
+from atent.entropy_sgd import EntropySGD
+from atent.fields import Count, Fraction, Scale, Size, method
+
+
+class Optimizer(Protocol):
+    """How the weights move: builds a torch optimizer. Its `lr` is what the schedule multiplies."""
+
+    @property
+    def lr(self) -> float: ...
+
+    def __call__(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer: ...
 
 
 @method
-class Optimizer:
-    """SGD (with momentum) or Adam."""
+class Sgd:
+    """Stochastic gradient descent with momentum."""
 
-    name: Literal["sgd", "adam"] = "sgd"
     lr: Size = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = False
@@ -25,16 +36,39 @@ class Optimizer:
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
 
-    def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        if self.name == "adam":
-            return torch.optim.Adam(model.parameters(), lr=self.lr, weight_decay=self.weight_decay)
-        return torch.optim.SGD(
-            model.parameters(),
-            lr=self.lr,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-        )
+    def __call__(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, **dataclasses.asdict(self))
+
+
+@method
+class Adam:
+    """Adam."""
+
+    lr: Size = 1e-3
+    weight_decay: Scale = 0.0
+
+    def __call__(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, **dataclasses.asdict(self))
+
+
+@method
+class Entropy:
+    """Entropy-SGD, `atent.entropy_sgd.EntropySGD`: Langevin steps on the weights, then a step to their average."""
+
+    lr: Size = 1.0
+    steps: Count = 5
+    step: Size = 0.1
+    gamma: Scale = 1e-3
+    growth: Scale = 0.0
+    noise: Scale = 1e-4
+    share: Fraction = 0.75
+    weight_decay: Scale = 0.0
+
+    def __call__(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return EntropySGD(parameters, **dataclasses.asdict(self))
+
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": Sgd, "adam": Adam, "entropy-sgd": Entropy}
 
 
 @method

@@ -20,7 +20,7 @@ from atent.errors import UserError, unknown
 from atent.fields import Count
 from atent.images import Augmentation, Images
 from atent.models import MODELS, Shape, Standardize, outside_model
-from atent.optim import Optimizer, Schedule
+from atent.optim import OPTIMIZERS, Optimizer, Schedule
 from atent.tables import explain, field_names, look_up, make, written_out
 from atent.threat import Threat
 
@@ -29,7 +29,7 @@ RECIPES = Path(__file__).parent / "recipes"
 
 
 class Recipe(BaseModel):
-    """Data, network, threat, method and schedule of one training. Tables `defense` and `monitor` name a method."""
+    """Data, network, threat, methods and schedule of one training. `defense`, `optimizer`, `monitor` name a method."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,7 +49,7 @@ class Recipe(BaseModel):
     freeze: tuple[str, ...] = ()
     averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
     defense: dict[str, Any]
-    optimizer: Optimizer = Optimizer()
+    optimizer: Annotated[dict[str, Any], Field(validate_default=True)] = {}
     schedule: Schedule = Schedule()
     monitor: dict[str, Any] = {"name": "pgd", "steps": 20}
     monitor_examples: Count = 1000
@@ -66,6 +66,12 @@ class Recipe(BaseModel):
     def _defense(cls, table: dict[str, Any]) -> dict[str, Any]:
         return written_out(table, make(DEFENSES, table, "defense"))
 
+    @field_validator("optimizer", mode="after")
+    @classmethod
+    def _optimizer(cls, table: dict[str, Any]) -> dict[str, Any]:
+        table = {"name": "sgd", **table}
+        return written_out(table, make(OPTIMIZERS, table, "optimizer"))
+
     @field_validator("monitor", mode="after")
     @classmethod
     def _monitor(cls, table: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +84,7 @@ class Recipe(BaseModel):
         threat, defense = self.make_threat(), self.make_defense()
         for method in (defense, self.make_monitor()):
             if isinstance(method, Atent | AtentChain) and method.pull == "auto":
-                auto_pull(threat.eps, method.steps, step_size(threat, method.steps, method.step, method.reach))
+                auto_pull(threat.eps, method.steps, step_size(threat.eps, method.steps, method.step, method.reach))
         warms_up = self.schedule.warmup * self.schedule.eps_warmup > 0
         if isinstance(defense, Atent) and defense.pull == "auto" and defense.step is not None and warms_up:
             raise UserError(
@@ -101,6 +107,10 @@ class Recipe(BaseModel):
     def make_defense(self) -> Defense:
         defense: Defense = make(DEFENSES, self.defense, "defense")
         return defense
+
+    def make_optimizer(self) -> Optimizer:
+        optimizer: Optimizer = make(OPTIMIZERS, self.optimizer, "optimizer")
+        return optimizer
 
     def make_monitor(self) -> Attack:
         return make_attack(self.monitor, "monitor")
@@ -186,7 +196,7 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
 
 def parse_recipe(table: Mapping[str, Any], where: str) -> Recipe:
     """Check a table; the first mistake is told in one line."""
-    for part, build in ((table, Recipe), (table.get("optimizer"), Optimizer), (table.get("schedule"), Schedule)):
+    for part, build in ((table, Recipe), (table.get("schedule"), Schedule)):
         for key in part if isinstance(part, Mapping) else ():
             if key not in field_names(build):
                 raise unknown(f"{build.__name__.lower()} key", key, field_names(build), where)
@@ -218,6 +228,6 @@ def _replace(table: dict[str, Any], key: str, value: Any) -> None:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
             raise UserError(f"--set {key}: {parent} is not a table")
-    if last == "name" and parents[-1:] in (["defense"], ["monitor"]) and table.get("name") != value:
+    if last == "name" and parents[-1:] in (["defense"], ["optimizer"], ["monitor"]) and table.get("name") != value:
         table.clear()
     table[last] = value

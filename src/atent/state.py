@@ -1,7 +1,9 @@
 """What changes while training, and how a checkpoint keeps it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from atent.defenses import Defense, Remembering
 from atent.errors import UserError
 from atent.recipe import Recipe, parse_recipe
 from atent.runs import Run, join_parts, load_tensors, save_tensors, take_part
@@ -46,6 +49,7 @@ class State:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     average: AveragedModel | None
+    memory: Tensor | None = None  # what the defense remembers of each training example
     epoch: int = 0
     batch: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -55,6 +59,17 @@ class State:
     def result(self) -> nn.Module:
         """The network to evaluate and keep: the averaged one if there is one."""
         return self.model if self.average is None else self.average.module
+
+    @contextmanager
+    def remembered(self, indices: Tensor, defense: Defense) -> Iterator[Defense]:
+        """The defense with what it remembers of these examples; what it learns of them is kept."""
+        if self.memory is None or not isinstance(defense, Remembering):
+            yield defense
+            return
+        device = next(self.model.parameters()).device
+        memory = self.memory[indices].to(device)
+        yield partial(defense, memory=memory)
+        self.memory[indices] = memory.to(self.memory.device)
 
     def finished(self, recipe: Recipe) -> bool:
         """Whether all epochs are done, or `patience` of them since one that was better than all before."""
@@ -66,6 +81,8 @@ class State:
         parts = {"": self.model.state_dict(), "optimizer": _optimizer_tensors(self.optimizer)}
         if self.average is not None:
             parts["average"] = self.average.state_dict()
+        if self.memory is not None:
+            parts["memory"] = {"": self.memory}
         position = {"epoch": self.epoch, "batch": self.batch, "tally": vars(self.tally), "history": self.history}
         save_tensors(path, join_parts(parts), {"recipe": recipe.model_dump(mode="json"), **position})
 
@@ -77,6 +94,8 @@ class State:
             _load_optimizer(self.optimizer, take_part(tensors, "optimizer"))
             if self.average is not None:
                 self.average.load_state_dict(take_part(tensors, "average"))
+            if self.memory is not None:
+                self.memory = take_part(tensors, "memory")[""]
             self.epoch, self.batch, self.history = info["epoch"], info["batch"], info["history"]
             self.tally = Tally(**info["tally"])
         except (KeyError, IndexError, TypeError, RuntimeError) as error:

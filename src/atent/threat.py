@@ -52,6 +52,15 @@ class Threat:
         """The same ball, not cut by the pixel box: noisy images leave it."""
         return Threat(self.norm, self.eps, (float("-inf"), float("inf")))
 
+    def with_radii(self, radii: Tensor) -> "OwnRadii":
+        """The same norm and box, a radius for each example."""
+        return OwnRadii(self.norm, float(radii.max()), self.box, radii=radii)
+
+    @property
+    def radius(self) -> float | Tensor:
+        """What a displacement is cut to, of all examples or of each."""
+        return self.eps
+
     def clamp(self, x: Tensor) -> Tensor:
         """The nearest point of the pixel box."""
         return x.clamp(*self.box)
@@ -63,9 +72,9 @@ class Threat:
         """
         delta = x_adv - x
         if self.norm == "linf":
-            delta = delta.clamp(-self.eps, self.eps)
+            delta = delta.clamp(-self.radius, self.radius)  # type: ignore[arg-type]  # either is allowed
         else:
-            delta = delta * (self.eps / _norm(delta).clamp_min(1e-30)).clamp_max(1.0)
+            delta = delta * (self.radius / _norm(delta).clamp_min(1e-30)).clamp_max(1.0)
         return self.clamp(x + delta)
 
     def sample(self, x: Tensor, generator: torch.Generator, start: Start = "uniform") -> Tensor:
@@ -83,19 +92,19 @@ class Threat:
             return self.project(x + 1e-3 * _normal(x, generator), x)
         if self.norm == "linf":
             if start == "gaussian":
-                return self.project(x + (self.eps / 2) * _normal(x, generator), x)
+                return self.project(x + (self.radius / 2) * _normal(x, generator), x)
             cube = torch.empty_like(x).uniform_(-1, 1, generator=generator)
-            return self.clamp(x + self.eps * (cube.sign() if start == "corner" else cube))
+            return self.clamp(x + self.radius * (cube.sign() if start == "corner" else cube))
         normal = _normal(x, generator)
         dimension = x[0].numel()
         if start == "gaussian":
-            return self.project(x + (self.eps / math.sqrt(dimension)) * normal, x)
-        sphere = self.eps * normal / _norm(normal)
+            return self.project(x + (self.radius / math.sqrt(dimension)) * normal, x)
+        sphere = self.radius * normal / _norm(normal)
         if start == "corner":
             return self.clamp(x + sphere)
         uniform = torch.empty(len(x), *[1] * (x.dim() - 1), device=x.device, dtype=x.dtype)
-        radius = uniform.uniform_(0, 1, generator=generator) ** (1 / dimension)
-        return self.clamp(x + radius * sphere)
+        inwards = uniform.uniform_(0, 1, generator=generator) ** (1 / dimension)
+        return self.clamp(x + inwards * sphere)
 
     def steepest(self, gradient: Tensor) -> Tensor:
         """The direction of unit norm that ascends fastest: the sign (linf), the normalized gradient (l2); 0 for 0."""
@@ -125,6 +134,18 @@ class Threat:
 
     def _slack(self, dimension: int) -> float:
         return TOLERANCE * max(1.0, self.eps) + 1e-8 * math.sqrt(dimension)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OwnRadii(Threat):
+    """A threat with a radius of its own for each example of a batch, shape (n,); `eps` is the largest."""
+
+    radii: Tensor
+
+    @property
+    def radius(self) -> Tensor:
+        """Shaped to broadcast over images."""
+        return self.radii.view(-1, 1, 1, 1)
 
 
 def _norm(delta: Tensor) -> Tensor:

@@ -6,18 +6,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from atent.board import Draw, board, no_board
 from atent.data import DataSet, open_data
-from atent.defenses import Defense
+from atent.defenses import Remembering
 from atent.errors import Interrupted, UserError
 from atent.evaluate import attack_images
 from atent.images import Images, augment_crop_flip, epoch_batches, hold_out
-from atent.losses import cross_entropy
 from atent.machine import environment, memory
 from atent.optim import averaged
 from atent.progress import progress, stop_requests
@@ -26,8 +25,8 @@ from atent.recipe import OBJECT, Recipe
 from atent.rows import clean_rate, robust_rate
 from atent.runs import Run, alone, save_tensors, write_rows
 from atent.state import State, Tally, score
-from atent.threat import Threat
-from atent.weights import freeze, load_weights, set_training
+from atent.step import NotFiniteError, train_step
+from atent.weights import freeze, load_weights
 
 
 @dataclass(frozen=True)
@@ -52,54 +51,6 @@ class How:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"{name.replace('_', '-')} {value}; allowed: {least} or more")
-
-
-class Step(NamedTuple):
-    """What a training step did: its loss, and at the last term's points cross-entropy, right answers, mean radius."""
-
-    loss: float
-    cross_entropy: float
-    right: int
-    radius: float
-
-    @property
-    def finite(self) -> bool:
-        return math.isfinite(self.loss)
-
-
-def train_step(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    defense: Defense,
-    x: Tensor,
-    y: Tensor,
-    threat: Threat,
-    generator: torch.Generator,
-) -> Step:
-    """One step on one batch; each loss term is back-propagated as it comes, so only one graph is alive.
-
-    Where the loss or its gradient is not finite, the weights stay as they are and the step says so.
-    """
-    set_training(model)
-    optimizer.zero_grad()
-    total, term = 0.0, None
-    for term in defense(model, x, y, threat, generator):
-        loss = term.loss.mean()
-        loss.backward()
-        total += float(loss.detach())
-    if term is None:
-        raise UserError(f"the defense {defense} yielded no loss term")
-    norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
-    if not (math.isfinite(total) and torch.stack(norms).isfinite().all()):
-        return Step(math.nan, math.nan, 0, math.nan)
-    optimizer.step()
-    logits = term.logits.detach()
-    return Step(
-        total,
-        float(cross_entropy(logits, y).mean()),
-        int((logits.argmax(1) == y).sum()),
-        float(threat.size(term.x_adv - x).mean()),
-    )
 
 
 def fit(
@@ -172,32 +123,36 @@ def _fresh_state(recipe: Recipe, train: Images, network: nn.Module | None, devic
     model = recipe.make_model(train, network).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     freeze(model, recipe.freeze)
     average = averaged(model, recipe.averaging) if recipe.averaging else None
-    return State(model, recipe.optimizer.build(model), average)
+    defense = recipe.make_defense()
+    memory = defense.new_memory(len(train)) if isinstance(defense, Remembering) else None
+    return State(model, recipe.make_optimizer()(model.parameters()), average, memory)
 
 
 def _train_epoch(state: State, recipe: Recipe, train: Images, per_epoch: int, run: Run, how: How) -> Iterator[None]:
     """Train the rest of the epoch, yielding after every batch; the state is saved every now and then."""
-    defense, threat = recipe.make_defense(), recipe.make_threat()
+    defense, threat, optimizer = recipe.make_defense(), recipe.make_threat(), recipe.make_optimizer()
     order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))[state.batch :]
     saved = began = time.monotonic()
     pause = 60 * how.checkpoint_minutes
-    for x, y in train.batches(order, how.device, how.workers):
+    for indices, (x, y) in zip(order, train.batches(order, how.device, how.workers), strict=True):
         here = (state.epoch, state.batch)
         done = (state.epoch + state.batch / per_epoch) / recipe.epochs
         for group in state.optimizer.param_groups:
-            group["lr"] = recipe.optimizer.lr * recipe.schedule.rate(done, recipe.epochs)
+            group["lr"] = optimizer.lr * recipe.schedule.rate(done, recipe.epochs)
         generator = derive(recipe.seed, "batch", *here, device=how.device)
         torch.manual_seed(derive_seed(recipe.seed, "dropout", *here))
         if recipe.augment == "crop-flip":
             x = augment_crop_flip(x, generator)
         now = threat.scaled(recipe.schedule.eps_share(done))
-        step = train_step(state.model, state.optimizer, defense, x, y, now, generator)
-        if not step.finite:
+        try:
+            with state.remembered(indices, defense) as informed:
+                step = train_step(state.model, state.optimizer, informed, x, y, now, generator)
+        except NotFiniteError:
             kept = f"{run.last} is the last good state" if run.last.exists() else "nothing was saved yet"
             raise UserError(
                 f"the loss or gradient of epoch {here[0] + 1}, batch {here[1]} is not finite; {kept}. A smaller "
-                f"optimizer.lr (now {recipe.optimizer.lr:g}), with another --out, is the usual cure"
-            )
+                f"optimizer.lr (now {optimizer.lr:g}), with another --out, is the usual cure"
+            ) from None
         if state.average is not None:
             state.average.update_parameters(state.model)
         state.tally.add(step.loss, step.cross_entropy, step.right, step.radius, len(y))

@@ -3,18 +3,40 @@
 from collections.abc import Callable
 
 from atent.defenses.atent import Atent
+from atent.defenses.fast import Fast
 from atent.defenses.gaussian import Gaussian
+from atent.defenses.mart import Mart
+from atent.defenses.mma import Mma
 from atent.defenses.pgd_at import PgdAt
-from atent.defenses.protocol import Defense, Term
+from atent.defenses.protocol import Defense, Remembering, Term
 from atent.defenses.smooth_adv import SmoothAdv
 from atent.defenses.standard import Standard
+from atent.defenses.trades import Trades
 
 DEFENSES: dict[str, Callable[..., Defense]] = {
     "standard": Standard,
+    "fast": Fast,
     "pgd-at": PgdAt,
+    "trades": Trades,
+    "mart": Mart,
+    "mma": Mma,
     "atent": Atent,
     "gaussian": Gaussian,
     "smooth-adv": SmoothAdv,
 }
 
-__all__ = ["DEFENSES", "Atent", "Defense", "Gaussian", "PgdAt", "SmoothAdv", "Standard", "Term"]
+__all__ = [
+    "DEFENSES",
+    "Atent",
+    "Defense",
+    "Fast",
+    "Gaussian",
+    "Mart",
+    "Mma",
+    "PgdAt",
+    "Remembering",
+    "SmoothAdv",
+    "Standard",
+    "Term",
+    "Trades",
+]

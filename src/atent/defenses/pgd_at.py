@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import ascend, last
-from atent.borrow import borrowed
+from atent.defenses.inner import worst_point
 from atent.defenses.protocol import Term
 from atent.fields import Count, Mode, Size, Start, method
 from atent.losses import cross_entropy
@@ -32,20 +31,7 @@ class PgdAt:
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
     ) -> Iterator[Term]:
-        def objective(point: Tensor) -> Tensor:
-            with borrowed(model, training=self.mode == "train"):
-                return cross_entropy(model(point), y)
-
-        points = ascend(
-            objective,
-            x,
-            threat,
-            steps=self.steps,
-            step=self.step,
-            reach=self.reach,
-            start=self.start,
-            generator=generator,
-        )
-        x_adv = last(points)
+        training = self.mode == "train"
+        x_adv = worst_point(self, model, lambda logits: cross_entropy(logits, y), x, threat, generator, training)
         logits = model(x_adv)
         yield Term(cross_entropy(logits, y), logits, x_adv)

@@ -1,0 +1,71 @@
+"""The command line, a module for each command.
+
+Heavy imports wait until a command needs them: `atent --help` answers at once.
+"""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from atent import __version__
+from atent.cli import attack, data, lists, show, train
+from atent.errors import Interrupted, UserError
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train image classifiers that stay right when the input is attacked.\n\n"
+    "Start with: atent train demo, then atent attack runs/demo.",
+)
+
+app.command("train")(train.train)
+app.command("attack")(attack.attack)
+app.command("show")(show.show)
+app.command("list")(lists.list_names)
+
+data_app = typer.Typer(help="Bring data sets here, or see which are.", rich_markup_mode="markdown")
+data_app.command("fetch")(data.fetch_data)
+data_app.command("list")(data.list_data)
+app.add_typer(data_app, name="data")
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version or context.invoked_subcommand is None:
+        print(__version__ if version else context.get_help())
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command; a user's error is one line and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except UserError as error:
+        code = _fail(str(error))
+    except BrokenPipeError:  # `atent list | head`
+        code = 1
+    except OSError as error:
+        code = _fail(f"{error.filename or 'the disk'}: {error.strerror or error}")
+    except Interrupted as stop:
+        print(f"{stop}; saved. The same command goes on from here.", file=sys.stderr)
+        code = stop.code
+    except KeyboardInterrupt:
+        print("stopped at once; the last checkpoint stays. The same command goes on from there.", file=sys.stderr)
+        code = 130
+    except Exception as error:
+        # A usage error of the command-line library, whose class has another home in each of its versions.
+        if not hasattr(error, "format_message"):
+            raise
+        code = _fail(f"{error.format_message()} (atent --help)")
+    sys.exit(code)
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 2

@@ -1,0 +1,38 @@
+"""`atent show`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atent.errors import UserError, unknown
+
+
+def show(
+    targets: Annotated[list[str], typer.Argument(help="Run folders, or one recipe's name or path.")],
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of attacks in Markdown.")] = False,
+    classes: Annotated[bool, typer.Option("--classes", help="Print accuracies class by class, too.")] = False,
+) -> None:
+    """Show what runs found under attack, side by side, or a recipe with every default written out."""
+    from atent.console import print_classes, print_results
+    from atent.recipe import load_recipe, recipe_names
+    from atent.report import markdown as to_markdown
+    from atent.report import results
+
+    is_recipe = targets[0] in recipe_names() or targets[0].endswith(".toml")
+    if len(targets) == 1 and is_recipe and not Path(targets[0]).is_dir():
+        print(load_recipe(targets[0]).model_dump_json(indent=2))
+        return
+    folders = [Path(target) for target in targets]
+    for folder in folders:
+        if not folder.is_dir():
+            raise unknown("run folder or recipe", folder, recipe_names())
+    lines = [line for folder in folders for line in results(folder)]
+    if not lines:
+        raise UserError(f"no finished attack in {', '.join(targets)}; atent attack makes one")
+    if markdown:
+        print(to_markdown(lines))
+    else:
+        print_results(lines)
+    if classes:
+        print_classes(folders)

@@ -1,0 +1,79 @@
+"""`atent train`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atent.cli.options import DataDir, DataName, Device, ModelName, Settings, Threads
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe's name (atent list recipes) or the path of a .toml file.")],
+    out: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/RECIPE.")] = None,
+    data: DataName = None,
+    data_dir: DataDir = None,
+    model: ModelName = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+    settings: Settings = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Start from these weights: a run folder, .safetensors or .pt file.")
+    ] = None,
+    reset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LAYER", help="Layer that starts anew in spite of --weights, e.g. classifier.fc3. Repeatable."
+        ),
+    ] = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option(metavar="LAYER", help="Layer that is not trained. Repeatable.")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Threads that read images from files.")] = 2,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--in-memory",
+            help="Read files batch by batch, or once. Default: by the memory there is.",
+            show_default=False,
+        ),
+    ] = None,
+    checkpoint_minutes: Annotated[float, typer.Option(help="Save the state this often.")] = 1.0,
+    checkpoint_batches: Annotated[int | None, typer.Option(help="Save it every N batches, too.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Draw curves into OUT/tensorboard.")] = False,
+) -> None:
+    """Train a network by a recipe. The same command again goes on where it stopped.
+
+    Writes recipe, environment, a log line per epoch and two checkpoints: best.safetensors has the weights of the
+    epoch with the highest robust accuracy on held-out images, last.safetensors the state to go on from.
+    """
+    from atent.machine import pick_device, prepare
+    from atent.recipe import load_recipe, parse_setting
+    from atent.train import How, fit
+
+    named = {"data": data, "model": model, "weights": weights and str(weights), "reset": reset, "freeze": freeze}
+    changes = dict(map(parse_setting, settings or [])) | {key: value for key, value in named.items() if value}
+    chosen = load_recipe(recipe, changes)
+    folder = out or Path("runs") / Path(recipe).stem
+    prepare(threads)
+    how = How(pick_device(device), workers, stream, checkpoint_minutes, checkpoint_batches, tensorboard)
+    run = fit(chosen, folder, data_dir=data_dir, how=how)
+    history = run.history()
+    best = next(row for row in reversed(history) if row["best"])
+    _print_training(str(folder), best, len(history), chosen.threat, chosen.make_monitor().label)
+
+
+def _print_training(folder: str, best: dict[str, Any], epochs: int, threat: str, monitor: str) -> None:
+    from atent.console import print_table
+    from atent.rows import rate_of
+
+    if "clean" in best:
+        count = best["examples"]
+        rows = [
+            ["clean", str(rate_of(best["clean"], count))],
+            [f"{monitor} {threat}", str(rate_of(best["robust"], count))],
+        ]
+        print_table(
+            f"{folder}: epoch {best['epoch']} of {epochs}, {count} held-out images", ["", "accuracy % [95 %]"], rows
+        )
+    print(f"Weights: {folder}/best.safetensors. Next: atent attack {folder}")

@@ -1,0 +1,39 @@
+"""MART: adversarial training that looks hardest at examples the network gets wrong."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from atent.defenses.inner import worst_point
+from atent.defenses.protocol import Term
+from atent.fields import Count, Scale, Size, Start, method
+from atent.losses import boosted_cross_entropy, cross_entropy, divergence
+from atent.threat import Threat
+
+
+@method
+class Mart:
+    """MART: boosted cross-entropy at the worst point, and a KL term that weighs most where x itself is misclassified.
+
+        loss = BCE(f(x'), y) + beta (1 - p_y(x)) KL(p(x) || p(x')),   x' by PGD on the cross-entropy, in eval mode
+        BCE  = -log p_y - log(1 - max over wrong k of p_k)
+
+    Wang et al. 2020, https://openreview.net/forum?id=rklOg6EFwS. Differs from the authors' code in: the logarithms are
+    exact where probabilities vanish (theirs adds constants of 1e-12 to 1e-4).
+    """
+
+    beta: Scale = 5.0
+    steps: Count = 10
+    step: Size | None = None
+    reach: Size = 2.0
+    start: Start = "near"
+
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+    ) -> Iterator[Term]:
+        x_adv = worst_point(self, model, lambda logits: cross_entropy(logits, y), x, threat, generator)
+        clean, adversarial = model(x), model(x_adv)
+        unsure = 1 - (-cross_entropy(clean, y)).exp()
+        loss = boosted_cross_entropy(adversarial, y) + self.beta * unsure * divergence(adversarial, of=clean)
+        yield Term(loss, adversarial, x_adv)

@@ -1,0 +1,90 @@
+"""MMA: push the decision boundary away from each example by as much as that example needs."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from atent.borrow import borrowed
+from atent.defenses.inner import worst_point
+from atent.defenses.protocol import Term
+from atent.fields import Count, Size, Start, method
+from atent.losses import cross_entropy, soft_margin
+from atent.threat import Threat
+
+_BISECTIONS, _BEYOND = 10, 1.05  # of the paper: ten, up to 1.05 d_max
+
+
+@method
+class Mma:
+    """Max-margin adversarial training: cross-entropy at each example's nearest boundary point, while that is near.
+
+        loss = CE(f(x), y) / 3 + 2/3 * ( CE(f(x), y)       where f(x) is wrong
+                                         CE(f(x'), y)      where it is right and the margin is below d_max
+                                         0                 where the margin is larger )
+
+    x' = x + margin u is where the line along u leaves the right class (ten bisections up to 1.05 d_max), u the
+    direction in which PGD on the soft logit margin ended in a ball of the margin found when the example was last seen.
+    d_max = hinge * eps, and that ball is at least least * eps wide: both follow eps in a warm-up.
+
+    Ding et al. 2020, https://arxiv.org/abs/1812.02637. Differs from the authors' code in: whether x is classified
+    rightly is asked in eval mode, as the margin is.
+    """
+
+    hinge: Size = 1.5
+    least: Size = 1 / 3
+    steps: Count = 10
+    step: Size | None = None
+    reach: Size = 2.5
+    start: Start = "uniform"
+
+    def __post_init__(self) -> None:
+        if self.least > _BEYOND * self.hinge:
+            raise ValueError(f"least {self.least:g} exceeds {_BEYOND} * hinge = {_BEYOND * self.hinge:g}")
+
+    def new_memory(self, count: int) -> Tensor:
+        """The margin of each training example when it was last seen; none was yet."""
+        return torch.zeros(count)
+
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        threat: Threat,
+        generator: torch.Generator,
+        memory: Tensor | None = None,
+    ) -> Iterator[Term]:
+        """Without a memory every search begins at the least radius; with one, it is brought up to date in place."""
+        seen = torch.zeros(len(x), device=x.device) if memory is None else memory
+        with borrowed(model), torch.no_grad():
+            right = model(x).argmax(1) == y
+            boundary, margin = self._boundary(model, x, y, threat, generator, seen)
+        if memory is not None:
+            memory.copy_(torch.where(right, margin, memory))
+        x_adv = torch.where(right.view(-1, 1, 1, 1), boundary, x)
+        counts = ~right | (margin < self.hinge * threat.eps)
+
+        clean = model(x)
+        yield Term(cross_entropy(clean, y) / 3, clean, x)
+        logits = model(x_adv)
+        yield Term(2 / 3 * counts * cross_entropy(logits, y), logits, x_adv)
+
+    def _boundary(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator, seen: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The first wrong point found along PGD's direction and its distance; as far as we look where there is none."""
+        furthest = _BEYOND * self.hinge * threat.eps
+        ball = threat.with_radii(seen.clamp(self.least * threat.eps, furthest))
+        delta = worst_point(self, model, lambda logits: soft_margin(logits, y), x, ball, generator) - x
+        unit = delta / threat.size(delta).clamp_min(1e-12).view(-1, 1, 1, 1)
+
+        def along(distance: Tensor) -> Tensor:
+            return threat.clamp(x + distance.view(-1, 1, 1, 1) * unit)
+
+        near, far = torch.zeros_like(seen), torch.full_like(seen, furthest)
+        for _ in range(_BISECTIONS):
+            middle = (near + far) / 2
+            wrong = model(along(middle)).argmax(1) != y
+            near, far = torch.where(wrong, near, middle), torch.where(wrong, middle, far)
+        return along(far), far

@@ -1,0 +1,40 @@
+"""TRADES: accuracy on x, and the same answer around it."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from atent.borrow import borrowed
+from atent.defenses.inner import worst_point
+from atent.defenses.protocol import Term
+from atent.fields import Count, Scale, Size, Start, method
+from atent.losses import cross_entropy, divergence
+from atent.threat import Threat
+
+
+@method
+class Trades:
+    """TRADES: cross-entropy on x plus a penalty for answering differently nearby.
+
+        loss = CE(f(x), y) + beta KL(p(x) || p(x')),   x' ascends that KL from near x, the network in eval mode
+
+    Zhang et al. 2019, https://arxiv.org/abs/1901.08573; beta is their 1/lambda. Differs from the authors' code in: l2
+    is steepest ascent as linf is, not a separate optimizer; one forward pass on x serves both terms of the loss
+    (theirs runs two, with different dropout).
+    """
+
+    beta: Scale = 6.0
+    steps: Count = 10
+    step: Size | None = None
+    reach: Size = 2.0
+    start: Start = "near"
+
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+    ) -> Iterator[Term]:
+        with borrowed(model), torch.no_grad():
+            at_x = model(x)
+        x_adv = worst_point(self, model, lambda logits: divergence(logits, of=at_x), x, threat, generator)
+        clean, adversarial = model(x), model(x_adv)
+        yield Term(cross_entropy(clean, y) + self.beta * divergence(adversarial, of=clean), adversarial, x_adv)

@@ -1,0 +1,104 @@
+import pytest
+import torch
+from torch import Tensor, nn
+
+from atent.entropy_sgd import EntropySGD
+from toys import small_batch, small_network
+
+CURVATURE, CENTER = 3.0, 2.0
+
+
+def descend(weights: Tensor, **fields: float) -> Tensor:
+    """One step on L(w) = CURVATURE / 2 (w - CENTER)^2, summed over the coordinates."""
+    parameter = nn.Parameter(weights.clone())
+    optimizer = EntropySGD([parameter], **fields)  # type: ignore[arg-type]
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = (CURVATURE / 2 * (parameter - CENTER) ** 2).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return parameter.detach()
+
+
+def entropy_gradient(w: Tensor, gamma: float) -> Tensor:
+    """Of -log of the integral of exp(-L(w') - gamma/2 (w - w')^2): exactly gamma a / (a + gamma) (w - c)."""
+    return gamma * CURVATURE / (CURVATURE + gamma) * (w - CENTER)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_a_long_chain_finds_the_gradient_of_the_local_entropy(noise: float) -> None:
+    """w - mu is the gradient divided by gamma; the law of w' has variance 1 / (a + gamma) a coordinate."""
+    gamma, start = 0.5, torch.full((20_000,), 5.0)
+    moved = descend(start, lr=1.0, steps=400, step=0.02, gamma=gamma, noise=noise, share=0.02)
+    expected = start - entropy_gradient(start, gamma) / gamma
+    error = float((moved - expected).mean())
+    # The average remembers w by .98^400 = 3e-4; the mean over coordinates scatters by 1 / sqrt(3.5 * 20,000) = .004.
+    assert abs(error) < 0.003 + 0.012 * noise
+    assert (float((moved - expected).std()) > 0.05) == (noise > 0)
+
+
+def test_few_steps_are_the_recursion_of_the_algorithm() -> None:
+    w, chain, average = 5.0, 5.0, 5.0
+    for _ in range(5):
+        chain -= 0.1 * (CURVATURE * (chain - CENTER) + 0.7 * (chain - w))
+        average = 0.25 * average + 0.75 * chain
+    expected = w - 0.9 * (w - average)
+    moved = descend(torch.tensor([w]), lr=0.9, steps=5, step=0.1, gamma=0.7, noise=0.0, share=0.75)
+    assert float(moved) == pytest.approx(expected, rel=1e-6)
+
+
+def test_gamma_grows_with_each_step_of_the_weights() -> None:
+    """Without a loss and with noise, the chain is drawn back to w ever more strongly."""
+    parameter = nn.Parameter(torch.zeros(20_000))
+    optimizer = EntropySGD([parameter], lr=1e-9, steps=50, step=0.1, gamma=1.0, growth=1.0, noise=1.0, share=1.0)
+    spreads = []
+
+    def closure() -> float:
+        spreads.append(float(parameter.detach().std()))
+        return 0.0
+
+    for _ in range(3):
+        optimizer.step(closure)
+    for gamma, spread in zip((1, 2, 4), spreads[49::50], strict=True):
+        assert spread == pytest.approx((gamma * (1 - 0.1 * gamma / 2)) ** -0.5, rel=0.03)  # the discrete chain's law
+
+
+def test_a_closure_that_fails_leaves_the_weights_as_they_were() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = EntropySGD([parameter], steps=3)
+    calls = 0
+
+    def closure() -> float:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise ArithmeticError
+        parameter.grad = torch.ones(3)
+        return 0.0
+
+    with pytest.raises(ArithmeticError):
+        optimizer.step(closure)
+    assert parameter.tolist() == [1, 1, 1]
+
+
+def test_batchnorms_statistics_fit_the_weights_it_ends_with() -> None:
+    """They are gathered along the chain; in eval mode the network must still answer as in train mode."""
+    model, (x, y) = small_network(dropout=0).train(), small_batch()
+    optimizer = EntropySGD(model.parameters(), steps=5, step=0.02)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    before = float(closure().detach())
+    for _ in range(20):
+        optimizer.step(closure)
+    with torch.no_grad():
+        trained, evaluated = (float(nn.functional.cross_entropy(model.train(mode)(x), y)) for mode in (True, False))
+    assert trained < 0.7 * before
+    assert abs(evaluated - trained) < 0.1 * before
