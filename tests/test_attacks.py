@@ -19,11 +19,12 @@ QUICK: dict[str, dict[str, Any]] = {
     "pgd": {"steps": 3},
     "atent-chain": {"steps": 3},
     "deepfool": {"steps": 3},
+    "smooth-pgd": {"steps": 3, "sigma": 0.001},
     "cw-l2": {"steps": 20, "searches": 3},
     "cw-linf": {"steps": 20, "searches": 3},
 }
 ONLY = {"cw-l2": "l2", "cw-linf": "linf"}
-RANDOM = ("pgd", "atent-chain")
+RANDOM = ("pgd", "atent-chain", "smooth-pgd")
 ROWS = [(name, threat) for name in ATTACKS for threat in THREATS if ONLY.get(name, threat.norm) == threat.norm]
 rows = pytest.mark.parametrize(("name", "threat"), ROWS, ids=[f"{name}-{threat}" for name, threat in ROWS])
 threats = pytest.mark.parametrize("threat", THREATS, ids=str)
@@ -76,6 +77,7 @@ EXACT: dict[str, dict[str, Any]] = {
     "pgd": {"start": "center"},
     "atent-chain": {"start": "center"},
     "deepfool": {"overshoot": 0.01},
+    "smooth-pgd": {"start": "center", "sigma": 0.001},
     "cw-l2": {"rate": 0.05, "steps": 200},
 }
 

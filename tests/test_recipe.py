@@ -21,6 +21,7 @@ PROMISED = {
     "mnist-l2-atent-fast",
     "cifar10-linf-atent",
     "cifar10-l2-atent",
+    *(f"{data}-smooth-{method}" for data in ("mnist", "cifar10") for method in ("gaussian", "adv", "atent", "trades")),
 }
 
 

@@ -4,6 +4,7 @@ No noise and no pull: projected gradient ascent (PGD). Noise and pull: ATENT's L
 another method.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar, get_args

@@ -63,9 +63,11 @@ def largest_radius(sigma: float, n: int, alpha: float) -> float:
     return sigma * float(special.ndtri(alpha ** (1 / n)))
 
 
-def draws_for(radius: float, sigma: float, alpha: float) -> int:
-    """The fewest draws that prove a radius, if all of them agree: q^n <= alpha."""
-    return math.ceil(math.log(alpha) / float(special.log_ndtr(radius / sigma)))
+def draws_for(radius: float, sigma: float, alpha: float) -> float:
+    """The fewest draws that prove a radius, if all of them agree: q^n <= alpha, q = Phi(radius / sigma)."""
+    log_q = float(special.log_ndtr(radius / sigma))
+    fewest = math.log(alpha) / log_q if log_q else math.inf
+    return math.ceil(fewest) if fewest < 1e15 else math.inf
 
 
 def l2_radius(threat: Threat, pixels: int | None) -> float:
@@ -167,9 +169,10 @@ class Smoothing:
             raise UserError(f"n {self.n} at alpha {self.alpha:g} can only abstain; allowed: n of {fewest:,} or more")
         far = max(radii, default=0.0)
         if self.n < (fewest := draws_for(far, self.sigma, self.alpha)):
+            needed = f"n of {fewest:,} or more" if math.isfinite(fewest) else "a larger sigma"
             raise UserError(
                 f"radius {far:.4g} is out of reach: with sigma {self.sigma:g}, n {self.n:,} and alpha {self.alpha:g} "
-                f"the largest is {self.reach:.4g} even if every draw agrees; it needs n of {fewest:,} or more"
+                f"the largest is {self.reach:.4g} even if every draw agrees; it needs {needed}"
             )
 
     @cached_property

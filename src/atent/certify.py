@@ -1,7 +1,6 @@
 """Certified accuracy of a smoothed network: a row per image in a file, as `evaluate` keeps them for attacks."""
 
 import json
-import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from atent.certificate import ABSTAIN, BLOCK, Smoothing, as_row, l2_radius
 from atent.errors import Interrupted, UserError
 from atent.images import Images
 from atent.passes import answers
+from atent.plot import draw_curve, save_picture
 from atent.progress import progress, stop_requests
 from atent.rows import Cost, Rate, append_batch, finished_rows, rate, read_cost, rows_file
 from atent.runs import alone, read_rows, write_rows
@@ -25,7 +25,7 @@ from atent.threat import Threat
 
 
 class Certified(NamedTuple):
-    """A file of rows: a network certified on images. `radii` are those asked for, each with the threat it stands for."""
+    """A file of rows: a network certified on images, at radii that were asked for, some of which stand for threats."""
 
     run: str
     path: Path
@@ -108,6 +108,10 @@ def certify_target(
                     show(done)
                 if stop:
                     raise Interrupted(stop[0])
+    one = read_certified(path)
+    asked = [(radius, one.accuracy(radius)) for radius, _ in one.radii]
+    title = f"{target.data}, {total:,} test images: sigma {how.sigma:g}, n {how.n:,}, alpha {how.alpha:g}"
+    save_picture(draw_curve(curve(one), asked, title), path.with_suffix(".png"))
     return path
 
 
@@ -170,8 +174,9 @@ def certified(folder: Path) -> list[Certified]:
 
 
 def curve(one: Certified) -> list[tuple[float, float]]:
-    """Certified accuracy against radius, from 0 on: a step at each radius found if all were proven exactly."""
-    radii = {radius for radius, _ in one.radii} | {0.0}
-    if one.exact:
-        radii |= {math.nextafter(row["radius"], math.inf) for row in one.rows if right(row)}
-    return [(radius, one.accuracy(radius).value) for radius in sorted(radii)]
+    """Certified accuracy against radius: where it was asked for or, if each image's own radius is known, all of it."""
+    if not one.exact:
+        return [(radius, one.accuracy(radius).value) for radius, _ in one.radii]
+    radii = sorted(row["radius"] for row in one.rows if right(row))
+    steps = [(radius, (len(radii) - k) / len(one.rows)) for k, radius in enumerate(radii)]
+    return [(0.0, len(radii) / len(one.rows)), *steps]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from atent.certify import Certified
     from atent.report import Result
 
 
@@ -41,6 +42,24 @@ def print_results(lines: "list[Result]") -> None:
     for data, rows in groups.items():
         words = "; distance: the median one of a misclassified image" if measured else ""
         print_table(f"{data} test images{words}", columns, rows)
+
+
+def print_certified(one: "Certified") -> None:
+    """Certified accuracy at each radius asked for, and how it was found."""
+    how = one.header
+    settings = f"smoothed with sigma {how['sigma']:g}; n {how['n']:,}, alpha {how['alpha']:g}"
+    rows = [[f"{radius:.4g}", threat, f"{len(one.rows):,}", str(one.accuracy(radius))] for radius, threat in one.radii]
+    print_table(
+        f"{one.run}: {how['data']} test images, {settings}",
+        ["l2 radius", "covers", "images", "certified % [95 %]"],
+        rows,
+    )
+    if any(threat.startswith("linf") for _, threat in one.radii):
+        print("linf by the norm bound: within eps in linf is within eps sqrt(d) in l2, d the number of pixel values.")
+    most = f"{how['n0'] + how['n']:,}"
+    spent = f"all {most} draws an image" if one.exact else f"{one.mean_draws:,.0f} of {most} draws an image on average"
+    mean = f"; average certified radius {one.mean_radius:.3f}" if one.exact else ""
+    print(f"abstained {one.abstained}; {spent}, {one.cost.seconds:,.1f} s{mean}; curve: {one.path.with_suffix('.png')}")
 
 
 def print_classes(folders: Iterable[Path]) -> None:

@@ -86,7 +86,9 @@ def attack_file(folder: Path, header: Mapping[str, Any]) -> Path:
 
 def rows_file(folder: Path, header: Mapping[str, Any]) -> Path:
     """A name that is readable, and different for different settings."""
-    words = re.sub(r"[^a-z0-9.]+", "-", f"{header['label']} {header.get('threat', '')} {header['data']}".lower()).strip("-")
+    words = re.sub(r"[^a-z0-9.]+", "-", f"{header['label']} {header.get('threat', '')} {header['data']}".lower()).strip(
+        "-"
+    )
     settings = {key: value for key, value in header.items() if key not in ABOUT}
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     return folder / f"{words[:100]}-{digest}.jsonl"

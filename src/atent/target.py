@@ -1,6 +1,6 @@
 """What is to be judged: a trained network (run folder, weights file or function), and the images to try it on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -93,6 +93,11 @@ def _first(images: Images, examples: int | None) -> Images:
     if examples is not None and not 1 <= examples <= len(images):
         raise UserError(f"--examples {examples}; allowed: 1 to {len(images)}")
     return images.take(slice(examples))
+
+
+def every_image(target: Target, every: int, examples: int | None) -> Target:
+    """The same target with every `every`-th of its images, and of those the first `examples`."""
+    return replace(target, images=_first(target.images.take(slice(None, None, every)), examples))
 
 
 def _test_images(data: str, data_dir: Path | None, resize: int | None, recipe: Recipe | None, run: Run) -> Images:

@@ -1,7 +1,7 @@
 """How much an adversary may change an image: a norm ball around it, cut by the pixel box."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, get_args
 
@@ -50,7 +50,7 @@ class Threat:
 
     def unboxed(self) -> "Threat":
         """The same ball, not cut by the pixel box: noisy images leave it."""
-        return Threat(self.norm, self.eps, (float("-inf"), float("inf")))
+        return replace(self, box=(float("-inf"), float("inf")))
 
     def with_radii(self, radii: Tensor) -> "OwnRadii":
         """The same norm and box, a radius for each example."""

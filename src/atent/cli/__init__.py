@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from atent import __version__
-from atent.cli import attack, data, lists, show, train
+from atent.cli import attack, certify, data, lists, show, train
 from atent.errors import Interrupted, UserError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
 
 app.command("train")(train.train)
 app.command("attack")(attack.attack)
+app.command("certify")(certify.certify)
 app.command("show")(show.show)
 app.command("list")(lists.list_names)
 

@@ -13,8 +13,9 @@ def show(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of attacks in Markdown.")] = False,
     classes: Annotated[bool, typer.Option("--classes", help="Print accuracies class by class, too.")] = False,
 ) -> None:
-    """Show what runs found under attack, side by side, or a recipe with every default written out."""
-    from atent.console import print_classes, print_results
+    """Show what runs found under attack, side by side, and what was certified, or a recipe with every default."""
+    from atent.certify import certified
+    from atent.console import print_certified, print_classes, print_results
     from atent.recipe import load_recipe, recipe_names
     from atent.report import markdown as to_markdown
     from atent.report import results
@@ -28,11 +29,14 @@ def show(
         if not folder.is_dir():
             raise unknown("run folder or recipe", folder, recipe_names())
     lines = [line for folder in folders for line in results(folder)]
-    if not lines:
+    proven = [one for folder in folders for one in certified(folder)]
+    if not lines and not proven:
         raise UserError(f"no finished attack in {', '.join(targets)}; atent attack makes one")
-    if markdown:
+    if lines and markdown:
         print(to_markdown(lines))
-    else:
+    elif lines:
         print_results(lines)
+    for one in proven:
+        print_certified(one)
     if classes:
         print_classes(folders)

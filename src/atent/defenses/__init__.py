@@ -12,6 +12,7 @@ from atent.defenses.protocol import Defense, Remembering, Term
 from atent.defenses.smooth_adv import SmoothAdv
 from atent.defenses.standard import Standard
 from atent.defenses.trades import Trades
+from atent.defenses.trades_smooth import TradesSmooth
 
 DEFENSES: dict[str, Callable[..., Defense]] = {
     "standard": Standard,
@@ -23,6 +24,7 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
     "atent": Atent,
     "gaussian": Gaussian,
     "smooth-adv": SmoothAdv,
+    "trades-smooth": TradesSmooth,
 }
 
 __all__ = [
@@ -39,4 +41,5 @@ __all__ = [
     "Standard",
     "Term",
     "Trades",
+    "TradesSmooth",
 ]

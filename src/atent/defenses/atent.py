@@ -66,7 +66,7 @@ class Atent:
         training = self.mode == "train"
         pull, noise = self.pull, self.noise
         if self.sigma:
-            size = step_size(threat, self.steps, self.step, self.reach)
+            size = step_size(threat.eps, self.steps, self.step, self.reach)
             pull = auto_pull(threat.eps, self.steps, size) if pull == "auto" else pull
             threat, noise = threat.unboxed(), noise_for(self.sigma, pull, self.steps, size)
 

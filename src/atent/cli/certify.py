@@ -1,0 +1,85 @@
+"""`atent certify`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atent.cli.options import DataDir, DataName, Device, ModelName, Threads
+from atent.errors import UserError
+
+
+def certify(
+    target: Annotated[
+        str,
+        typer.Argument(help="A run folder, a weights file with --model, or package.module:function with --data."),
+    ],
+    sigma: Annotated[float, typer.Option(help="Standard deviation of the noise, in pixels.")],
+    n: Annotated[
+        int, typer.Option("--n", help="Draws of the noise that bound the class's probability, at most.")
+    ] = 100_000,
+    n0: Annotated[int, typer.Option("--n0", help="Draws before them that choose the class.")] = 100,
+    alpha: Annotated[float, typer.Option(help="Probability that an image's certificate is wrong, at most.")] = 0.001,
+    radii: Annotated[
+        str | None, typer.Option(help="l2 radii of interest, e.g. 0,.25,.5. Default: every .25 within reach.")
+    ] = None,
+    threat: Annotated[
+        list[str] | None,
+        typer.Option(help="A radius of interest as a threat, such as linf:2/255 (by the norm bound). Repeatable."),
+    ] = None,
+    exact_n: Annotated[
+        bool,
+        typer.Option("--exact-n", help="All n draws for every image, and its own radius: Cohen et al. to the letter."),
+    ] = False,
+    examples: Annotated[int | None, typer.Option(help="Certify N images. Default: all.")] = None,
+    every: Annotated[int, typer.Option(help="Take every K-th test image.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+    batch: Annotated[int, typer.Option(help="Noisy copies at once, in hundreds.", min=1)] = 1000,
+    out: Annotated[Path | None, typer.Option(help="Folder for the rows. Default: the run's, or a new one.")] = None,
+    data: DataName = None,
+    data_dir: DataDir = None,
+    resize: Annotated[
+        int | None, typer.Option(help="Crop and scale own images to N x N. Default: as in training.", min=1)
+    ] = None,
+    model: ModelName = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> None:
+    """Certify a network smoothed with normal noise: accuracy that no attack within the radius can lower.
+
+    One row per image; killed and run again, the same command goes on. An image is done as soon as its outcome at every
+    radius of interest is settled. For example:
+    `atent certify runs/mnist-smooth-gaussian --sigma .5 --n 10000 --radii 0,.5,1,1.5 --every 33`
+    """
+    from atent.certificate import Smoothing, draws_for
+    from atent.certify import certify_target, check_deterministic, named_radii, read_certified
+    from atent.console import print_certified
+    from atent.machine import pick_device, prepare
+    from atent.target import every_image, open_target
+    from atent.threat import Threat
+
+    asked, threats = _radii(radii), [Threat.parse(text) for text in threat or []]
+    plain = Smoothing(sigma, n0, n, alpha)  # mistakes are told before any work
+    plain.check_reach([*asked, *(ball.eps for ball in threats)])
+    prepare(threads)
+    where = pick_device(device)
+    network = open_target(target, model=model, data=data, data_dir=data_dir, resize=resize, device=where)
+    network = every_image(network, every, examples)
+    if not asked and not threats:
+        asked = [0.25 * k for k in range(1000) if draws_for(0.25 * k, sigma, alpha) <= n]
+    channels, height, width = network.images.shape.image
+    goals = named_radii([0.0, *asked], threats, channels * height * width)
+    how = Smoothing(sigma, n0, n, alpha, None if exact_n else tuple(radius for radius, _ in goals))
+    how.check_reach([radius for radius, _ in goals])
+    check_deterministic(network.network, network.images, where)
+    print(f"n {n:,} and alpha {alpha:g} allow radii up to {how.reach:.4g} with sigma {sigma:g}", file=sys.stderr)
+    path = certify_target(network, how, goals, out or network.folder, every=every, seed=seed, batch=batch, device=where)
+    print_certified(read_certified(path))
+
+
+def _radii(text: str | None) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise UserError(f"--radii {text}; allowed: numbers with commas between them, such as 0,.25,.5") from None
