@@ -124,7 +124,7 @@ def test_looking_often_at_the_fixed_test_would_fail_where_ours_does_not(seed: in
     increments = np.diff([0, *EARLY.looks])
     counts = np.random.default_rng(seed).binomial(increments, p, size=(TRIALS, len(increments))).cumsum(1)
     draws = np.array(EARLY.looks)
-    bounds = stats.beta.ppf(ALPHA, counts, draws - counts + 1)
+    bounds = np.asarray(stats.beta.ppf(ALPHA, counts, draws - counts + 1))
     allowed = stats.binom.ppf(0.999, TRIALS, ALPHA)
     assert (bounds > p).any(1).sum() > 2 * allowed
     assert (simulate(EARLY, p, seed) >= distance).sum() <= allowed

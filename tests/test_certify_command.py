@@ -90,6 +90,8 @@ def test_a_table_with_rows_behind_it(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert (31, 90, 160) in [color for _, color in picture.getcolors(10_000) or []]
     assert atent("show", tmp_path / "out") == 0
     assert str(one.accuracy(0.05)) in capsys.readouterr().out
+    assert atent("show", tmp_path / "out", "--markdown") == 0
+    assert f"| out | mnist-small | 0.1 | 1,000 | 20 | 0.05 |  | {one.accuracy(0.05)} |" in capsys.readouterr().out
 
 
 def test_exact_n_is_cohens_procedure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

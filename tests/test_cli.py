@@ -213,5 +213,5 @@ def test_help_does_not_wait_for_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-c", check], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
-    for command in ("train", "attack", "list", "show"):
+    for command in ("train", "attack", "certify", "list", "show"):
         assert command in done.stdout

@@ -19,6 +19,7 @@ SMOKE = {
     "train": "--set epochs=1 --set validation=5900 --set monitor_examples=9 --set monitor.steps=2"
     " --set defense.steps=2",
     "attack": "--examples 10 --set steps=2",
+    "certify": "--examples 3",
 }
 
 

@@ -190,11 +190,8 @@ def test_smooth_pgd_raises_the_smoothed_loss_more_than_pgd_on_the_network() -> N
     smoothed = Smoothed(network, 0.3, draws=500).eval()
     with torch.no_grad():
         y = smoothed(x).argmax(1)
-    attacks = (Pgd(steps=10), SmoothPgd(steps=10, draws=16))
-    plain, ours = (
-        attack(model, x, y, Threat("l2", 0.4), generator())
-        for attack, model in zip(attacks, (network, smoothed), strict=True)
-    )
+    plain = Pgd(steps=10)(network, x, y, Threat("l2", 0.4), generator())
+    ours = SmoothPgd(steps=10, draws=16)(smoothed, x, y, Threat("l2", 0.4), generator())
     with torch.no_grad():
         losses = [float(cross_entropy(smoothed(point), y).mean()) for point in (x, plain, ours)]
     assert losses[0] < losses[1] < losses[2]

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from atent.attacks import AtentChain as AtentChain
     from atent.attacks import Attack as Attack
     from atent.attacks import Pgd as Pgd
+    from atent.attacks import SmoothPgd as SmoothPgd
+    from atent.certificate import Smoothing as Smoothing
     from atent.defenses import DEFENSES as DEFENSES
     from atent.defenses import Atent as Atent
     from atent.defenses import Defense as Defense
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from atent.models import MODELS as MODELS
     from atent.models import Shape as Shape
     from atent.recipe import load_recipe as load_recipe
+    from atent.smoothing import Smoothed as Smoothed
     from atent.target import open_target as open_target
     from atent.threat import Threat as Threat
     from atent.train import How as How
@@ -31,11 +34,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ascent": ("ascend",),
-    "attacks": ("ATTACKS", "AtentChain", "Attack", "Pgd"),
+    "attacks": ("ATTACKS", "AtentChain", "Attack", "Pgd", "SmoothPgd"),
+    "certificate": ("Smoothing",),
     "defenses": ("DEFENSES", "Atent", "Defense", "PgdAt", "Standard", "Term"),
     "models": ("MODELS", "Shape"),
     "recipe": ("load_recipe",),
     "images": ("Images",),
+    "smoothing": ("Smoothed",),
     "target": ("open_target",),
     "threat": ("Threat",),
     "train": ("How", "fit"),

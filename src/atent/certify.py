@@ -51,11 +51,11 @@ class Certified(NamedTuple):
     @property
     def mean_radius(self) -> float:
         """The average certified radius, an image that is wrong or abstained from counting 0 (ACR)."""
-        return sum(row["radius"] for row in self.rows if right(row)) / len(self.rows)
+        return float(sum(row["radius"] for row in self.rows if right(row))) / len(self.rows)
 
     @property
     def mean_draws(self) -> float:
-        return sum(row["draws"] for row in self.rows) / len(self.rows)
+        return float(sum(row["draws"] for row in self.rows)) / len(self.rows)
 
     @property
     def cost(self) -> Cost:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from atent.certify import Certified
 from atent.rows import Rate, Row, clean_rate, median_distance, rate, read_attack, robust_rate
 from atent.threat import Threat
 
@@ -108,6 +109,19 @@ def markdown(lines: list[Result]) -> str:
         f"| {line.run} | {line.data} | {line.threat} | {line.attack} | {line.examples:,} | "
         f"{100 * line.clean.value:.2f} | {line.robust} |" + (f" {distance_words(line)} |" if measured else "")
         for line in lines
+    )
+    return "\n".join([head, *body])
+
+
+def certified_markdown(found: Iterable[Certified]) -> str:
+    """Certified accuracies as they stand in the README, a line for each radius."""
+    columns = "| network | data | sigma | n | images | l2 radius | covers | certified % |"
+    head = f"{columns}\n|---|---|---:|---:|---:|---:|---|---:|"
+    body = (
+        f"| {one.run} | {one.header['data']} | {one.header['sigma']:g} | {one.header['n']:,} | {len(one.rows):,} | "
+        f"{radius:.4g} | {threat} | {one.accuracy(radius)} |"
+        for one in found
+        for radius, threat in one.radii
     )
     return "\n".join([head, *body])
 

@@ -10,15 +10,15 @@ from atent.errors import UserError, unknown
 
 def show(
     targets: Annotated[list[str], typer.Argument(help="Run folders, or one recipe's name or path.")],
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of attacks in Markdown.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables in Markdown.")] = False,
     classes: Annotated[bool, typer.Option("--classes", help="Print accuracies class by class, too.")] = False,
 ) -> None:
     """Show what runs found under attack, side by side, and what was certified, or a recipe with every default."""
     from atent.certify import certified
     from atent.console import print_certified, print_classes, print_results
     from atent.recipe import load_recipe, recipe_names
+    from atent.report import certified_markdown, results
     from atent.report import markdown as to_markdown
-    from atent.report import results
 
     is_recipe = targets[0] in recipe_names() or targets[0].endswith(".toml")
     if len(targets) == 1 and is_recipe and not Path(targets[0]).is_dir():
@@ -36,7 +36,10 @@ def show(
         print(to_markdown(lines))
     elif lines:
         print_results(lines)
-    for one in proven:
-        print_certified(one)
+    if proven and markdown:
+        print(certified_markdown(proven))
+    else:
+        for one in proven:
+            print_certified(one)
     if classes:
         print_classes(folders)
