@@ -3,8 +3,8 @@
     python benchmarks/stopping.py [--n N] [--images N]
 
 Simulated counts of images whose true radii follow a published curve (MNIST, LeNet, sigma .5, Gaussian augmentation:
-99.1 / 96.9 / 89.8 / 67.8 % at 0, .5, 1, 1.5; beyond 1.5 an assumption: 35 % at 2, 10 % at 2.5, none at 3). No network is
-run.
+99.1 / 96.9 / 89.8 / 67.8 % at 0, .5, 1, 1.5; beyond 1.5 an assumption: 35 % at 2, 10 % at 2.5, none at 3). No network
+is run.
 """
 
 import argparse
