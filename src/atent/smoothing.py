@@ -1,7 +1,7 @@
 """A smoothed network: predicts, certifies, and can be attacked. Draws are counted in batches filled across images.
 
-The noise of each block of draws has a generator of its own, derived from (seed, image, block): what is drawn for an
-image depends neither on the batch size nor on the images beside it, nor on an interruption.
+The noise of an image has a generator of its own, derived from (seed, image, purpose), and is read from it in whole
+blocks: what is drawn depends neither on the batch size nor on the images beside it, nor on an interruption.
 """
 
 import math
@@ -87,17 +87,16 @@ def log_mean(logits: Tensor, draws: int) -> Tensor:
 
 
 class Block(NamedTuple):
-    """Draws to be made together: what for, their number in order, how many."""
+    """Draws to be made together: what for, and how many."""
 
     purpose: str
-    number: int
     size: int
 
 
 def blocks(purpose: str, draws: int) -> list[Block]:
     """Blocks of 100 draws, and the rest."""
     sizes = [BLOCK] * (draws // BLOCK) + ([draws % BLOCK] if draws % BLOCK else [])
-    return [Block(purpose, number, size) for number, size in enumerate(sizes)]
+    return [Block(purpose, size) for size in sizes]
 
 
 class Case(Protocol):
@@ -105,6 +104,7 @@ class Case(Protocol):
 
     index: int
     image: Tensor
+    streams: dict[str, torch.Generator]  # by purpose
     wanted: list[Block]
     done: bool
 
@@ -121,6 +121,7 @@ class Vote:
 
     def __init__(self, index: int, image: Tensor, how: Smoothing) -> None:
         self.index, self.image, self.how = index, image, how
+        self.streams: dict[str, torch.Generator] = {}
         self.wanted, self.done = blocks("predict", how.n), False
         self.counts: Counter[int] = Counter()
         self.prediction = ABSTAIN
@@ -141,6 +142,7 @@ class Trial:
 
     def __init__(self, index: int, image: Tensor, how: Smoothing, label: int | None = None) -> None:
         self.index, self.image, self.how, self.label = index, image, how, label
+        self.streams: dict[str, torch.Generator] = {}
         self.wanted, self.done = blocks("select", how.n0), False
         self.counts: Counter[int] = Counter()
         self.top, self.test = ABSTAIN, how.test()
@@ -222,8 +224,9 @@ def _count(
     begin = 0
     for case, block in work:
         end = begin + block.size
-        generator = derive(seed, "smoothing", case.index, block.purpose, block.number, device=noisy.device)
-        in_memory[begin:end].normal_(0, sigma, generator=generator)
+        if block.purpose not in case.streams:
+            case.streams[block.purpose] = derive(seed, "smoothing", case.index, block.purpose, device=noisy.device)
+        in_memory[begin:end].normal_(0, sigma, generator=case.streams[block.purpose])
         noisy[begin:end] += case.image
         begin = end
     logits = answers(network, noisy[:begin])
