@@ -214,3 +214,24 @@ def test_noisy_copies_keep_the_order_of_draws() -> None:
     assert torch.equal(noisy_copies(x, noise)[5:10], x + noise[1])
     logits = torch.randn(15, 4)
     torch.testing.assert_close(log_mean(logits, 3).exp(), logits.softmax(1).view(3, 5, 4).mean(0))
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (1, 6, 6), (7,)])
+def test_the_noise_is_normal_around_the_image_and_never_repeated(shape: tuple[int, ...]) -> None:
+    image = torch.rand(shape, generator=generator(4))
+    seen: list[Tensor] = []
+
+    class Watching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.clone())
+            return torch.stack([x.flatten(1)[:, 0], torch.zeros(len(x))], 1)
+
+    Smoothed(Watching(), SIGMA).certify(image[None], Smoothing(SIGMA, n0=100, n=5050), batch=700)
+    draws = torch.cat(seen)
+    assert len(draws) == len(draws.flatten(1).unique(dim=0)) == 5150
+    noise = (draws - image).flatten(1)
+    assert float(noise.mean(0).abs().max()) < 5 * SIGMA / 5150**0.5
+    assert float(noise.std(0).min()) == pytest.approx(SIGMA, rel=0.05)
+    correlations = torch.corrcoef(noise.T) - torch.eye(noise.shape[1])
+    assert float(correlations.abs().max()) < 5 / 5150**0.5
+    assert stats.kstest(noise.flatten() / SIGMA, "norm").pvalue > 1e-4
