@@ -136,6 +136,11 @@ def blank_state(*arguments: Any) -> Any:
 TRACES: dict[str, dict[str, object]] = {
     "standard": {"defense__name": "standard"},
     "pgd-at": {"defense__name": "pgd-at"},
+    "fast": {"defense__name": "fast"},
+    "trades l2": {"defense__name": "trades", "threat": "l2:1.0"},
+    "mart": {"defense__name": "mart"},
+    "mma": {"defense__name": "mma"},
+    "entropy-sgd": {"defense__name": "pgd-at", "optimizer__name": "entropy-sgd"},
     "atent linf": {"defense__share": 0.6, "defense__project": "last", "defense__noise": 0.02},
     "atent l2": {"defense__share": 0.6, "defense__project": "never", "defense__pull": "auto", "threat": "l2:1.0"},
 }
