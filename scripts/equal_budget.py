@@ -46,7 +46,7 @@ def units_per_image(recipe: Recipe) -> int:
 
 def recipe_for(minutes: float, changes: Mapping[str, Any], seed: int) -> Recipe:
     """`mnist-linf-standard` with these changes, and as many images as the minutes pay for; the rest is held out."""
-    recipe = load_recipe("mnist-linf-standard", SHARED | {"seed": seed} | changes)
+    recipe = load_recipe("mnist-linf-standard", {**SHARED, "seed": seed, **changes})
     images = minutes * UNITS / units_per_image(recipe)
     epochs = math.ceil(images / IMAGES - 0.01)
     return recipe.model_copy(update={"epochs": epochs, "validation": 60_000 - min(IMAGES, int(images / epochs))})

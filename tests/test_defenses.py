@@ -1,5 +1,7 @@
+import re
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,7 +9,9 @@ from torch import Tensor, nn
 
 from atent.ascent import ascend
 from atent.defenses import DEFENSES, Atent, Defense, Mart, Mma, PgdAt, Term
+from atent.defenses.cost import passes_per_image
 from atent.losses import boosted_cross_entropy, cross_entropy
+from atent.passes import Passes
 from atent.threat import Threat
 from toys import THREATS, generator, small_batch, small_network
 
@@ -198,6 +202,15 @@ def test_terms_may_be_collected_before_they_are_used() -> None:
     summed = torch.autograd.grad(together, list(model.parameters()))
     for ours, theirs in zip(gradients(defense, model, THREATS[0]), summed, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_passes_are_those_of_the_docs_page(name: str) -> None:
+    page = (Path(__file__).parents[1] / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    said = re.search(r"\*\*Cost\*\*: (\d+) forward, (\d+) backward pass", page)
+    assert said, "the page does not tell the cost"
+    counts = [passes_per_image(DEFENSES[name](), threat) for threat in THREATS]
+    assert counts == [Passes(int(said[1]), int(said[2]))] * 2
 
 
 def test_a_users_own_defense_needs_no_edit_of_ours() -> None:

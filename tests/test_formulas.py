@@ -108,7 +108,7 @@ def test_mma_trains_at_the_exact_boundary_of_a_linear_network(threat: Threat) ->
     assert ((memory - exact)[near] <= precision + 1e-6).all()
     torch.testing.assert_close(second.loss[near], torch.full_like(memory[near], at_boundary * 2 / 3), atol=0.02, rtol=0)
     assert (second.loss[5:][~inside[5:]] == 0).all()
-    assert (memory[:5] == -1).all()  # wrong ones have no margin to remember
+    assert (memory[:5] == 0).all()  # wrong ones have no margin
 
 
 @threats

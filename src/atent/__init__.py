@@ -19,9 +19,14 @@ if TYPE_CHECKING:
     from atent.defenses import DEFENSES as DEFENSES
     from atent.defenses import Atent as Atent
     from atent.defenses import Defense as Defense
+    from atent.defenses import Fast as Fast
+    from atent.defenses import Mart as Mart
+    from atent.defenses import Mma as Mma
     from atent.defenses import PgdAt as PgdAt
     from atent.defenses import Standard as Standard
     from atent.defenses import Term as Term
+    from atent.defenses import Trades as Trades
+    from atent.entropy_sgd import EntropySGD as EntropySGD
     from atent.images import Images as Images
     from atent.models import MODELS as MODELS
     from atent.models import Shape as Shape
@@ -36,7 +41,8 @@ _HOMES = {
     "ascent": ("ascend",),
     "attacks": ("ATTACKS", "AtentChain", "Attack", "Pgd", "SmoothPgd"),
     "certificate": ("Smoothing",),
-    "defenses": ("DEFENSES", "Atent", "Defense", "PgdAt", "Standard", "Term"),
+    "defenses": ("DEFENSES", "Atent", "Defense", "Fast", "Mart", "Mma", "PgdAt", "Standard", "Term", "Trades"),
+    "entropy_sgd": ("EntropySGD",),
     "models": ("MODELS", "Shape"),
     "recipe": ("load_recipe",),
     "images": ("Images",),

@@ -1,6 +1,6 @@
 """What changes while training, and how a checkpoint keeps it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +35,15 @@ class Tally:
         self.right += right
         self.radius += radius * images
         self.recent = [*self.recent, cross_entropy][-100:]
+
+
+def collapsed(history: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether robust accuracy, once a fifth or more, has fallen below half of its best at the last epoch.
+
+    So single-step training ends when it overfits catastrophically: from one epoch to the next PGD breaks every image.
+    """
+    robust = [row["robust"] for row in history if "robust" in row]
+    return bool(robust) and max(robust) >= 0.2 and robust[-1] < max(robust) / 2
 
 
 def score(row: Mapping[str, Any]) -> tuple[float, float]:
@@ -72,10 +81,11 @@ class State:
         self.memory[indices] = memory.to(self.memory.device)
 
     def finished(self, recipe: Recipe) -> bool:
-        """Whether all epochs are done, or `patience` of them since one that was better than all before."""
+        """Whether all epochs are done, or `patience` of them since a better one, or the training has collapsed."""
         scores = [score(row) for row in self.history]
         since = len(scores) - 1 - scores.index(max(scores)) if scores else 0
-        return self.epoch >= recipe.epochs or (recipe.patience is not None and since >= recipe.patience)
+        impatient = recipe.patience is not None and since >= recipe.patience
+        return self.epoch >= recipe.epochs or impatient or collapsed(self.history)
 
     def save(self, path: Path, recipe: Recipe) -> None:
         parts = {"": self.model.state_dict(), "optimizer": _optimizer_tensors(self.optimizer)}

@@ -24,7 +24,7 @@ from atent.randomness import derive, derive_seed
 from atent.recipe import OBJECT, Recipe
 from atent.rows import clean_rate, robust_rate
 from atent.runs import Run, alone, save_tensors, write_rows
-from atent.state import State, Tally, score
+from atent.state import State, Tally, collapsed, score
 from atent.step import NotFiniteError, train_step
 from atent.weights import freeze, load_weights
 
@@ -199,7 +199,14 @@ def _finish_epoch(state: State, recipe: Recipe, held: Images, run: Run, how: How
     state.save(run.last, recipe)
     write_rows(run.log, state.history)
     draw(row)
-    if state.finished(recipe) and state.epoch < recipe.epochs:
+    if collapsed(state.history):
+        best = max(state.history, key=score)
+        how.say(
+            f"stopped: robust accuracy on held-out images collapsed from {100 * best['robust']:.2f} to "
+            f"{100 * row['robust']:.2f} (catastrophic overfitting: the training's own attack has become too weak). "
+            f"{run.best} holds epoch {best['epoch']}; more steps, a smaller step or fewer epochs avoid it"
+        )
+    elif state.finished(recipe) and state.epoch < recipe.epochs:
         how.say(f"stopped early: no better epoch among the last {recipe.patience} (patience)")
 
 

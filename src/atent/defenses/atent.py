@@ -23,7 +23,7 @@ class Atent:
     In the paper's letters: steps K, step eta', noise epsilon, pull gamma, share alpha. With `direction="raw"` and
     noise 1 the chain's law tends to exp(CE(x') - pull/2 |x' - x|^2), the Gibbs law of Assumption 1.
 
-    Jagatap et al., Adversarially Robust Learning via Entropic Regularization, https://arxiv.org/abs/2008.12338.
+    Jagatap et al. 2020, https://arxiv.org/abs/2008.12338.
     Differs from the paper in: the gradient is per example and normalized in the threat's norm (`direction="steepest"`,
     as in the authors' runs; "raw" is the paper's drift); the radius comes from the threat, so linf needs no gamma, and
     `pull="auto"` solves for the l2 gamma that reaches it; the projection is of the whole displacement x'_K - x, not of

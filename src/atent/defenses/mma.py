@@ -27,8 +27,8 @@ class Mma:
     direction in which PGD on the soft logit margin ended in a ball of the margin found when the example was last seen.
     d_max = hinge * eps, and that ball is at least least * eps wide: both follow eps in a warm-up.
 
-    Ding et al. 2020, https://arxiv.org/abs/1812.02637. Differs from the authors' code in: whether x is classified
-    rightly is asked in eval mode, as the margin is.
+    Ding et al. 2020, https://arxiv.org/abs/1812.02637. Differs from the authors' code in: right and wrong are the
+    network's answers, in eval mode (theirs: the sign of the soft margin, at x in train mode).
     """
 
     hinge: Size = 1.5
@@ -61,7 +61,7 @@ class Mma:
             right = model(x).argmax(1) == y
             boundary, margin = self._boundary(model, x, y, threat, generator, seen)
         if memory is not None:
-            memory.copy_(torch.where(right, margin, memory))
+            memory.copy_(margin * right)
         x_adv = torch.where(right.view(-1, 1, 1, 1), boundary, x)
         counts = ~right | (margin < self.hinge * threat.eps)
 
