@@ -75,8 +75,6 @@ def test_misclassified_examples_come_back_as_they_are(name: str, threat: Threat)
 EXACT: dict[str, dict[str, Any]] = {
     "pgd": {"start": "center"},
     "atent-chain": {"start": "center"},
-    "deepfool": {"overshoot": 0.01},
-    "cw-l2": {"rate": 0.05, "steps": 200},
 }
 
 
@@ -104,8 +102,8 @@ def assert_falls_within_its_distance(attack: Attack, threat: Threat, classes: in
         assert (model(x_adv).argmax(1) == 1).item() is robust
 
 
-MINIMAL: list[tuple[MinimalAttack, Threat]] = [(DeepFool(**EXACT["deepfool"]), threat) for threat in THREATS] + [
-    (CwL2(**EXACT["cw-l2"]), THREATS[1]),
+MINIMAL: list[tuple[MinimalAttack, Threat]] = [(DeepFool(), threat) for threat in THREATS] + [
+    (CwL2(), THREATS[1]),
     (CwLinf(), THREATS[0]),
 ]
 minimal = pytest.mark.parametrize(
