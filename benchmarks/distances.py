@@ -63,15 +63,17 @@ def main() -> None:
     prepare(options.threads)
     target = open_target(options.plain, data=options.data, data_dir=options.data_dir, examples=options.examples)
     print(f"{options.plain}, the first {options.examples} test images of {target.data}\n")
+    print("norm    median  found %  ours / it   attack")
     for ours, threat, peers in PAIRS:
         mine = 0.0
         for settings in [ours, *peers]:
             found = distances(target, settings, threat, options.batch)
             middle, share = float(found.median()), float(found.isfinite().float().mean())
             mine = middle if settings is ours else mine
-            ratio = "" if settings is ours else f"   ours / theirs {mine / middle:.3f}"
-            name = f"{threat.norm:5}{make_attack(settings).label}"
-            print(f"{name:110} median {middle:.4f}   found {100 * share:5.1f} %{ratio}", flush=True)
+            print(
+                f"{threat.norm:6}{middle:8.4f}{100 * share:9.1f}{mine / middle:12.3f}   {make_attack(settings).label}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
