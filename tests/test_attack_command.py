@@ -1,9 +1,12 @@
 """`atent attack` as a user runs it: targets, suites, radii, engines, images, checks and mistakes."""
 
+import importlib
 import json
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from atent.attacks import ATTACKS, OUTSIDE, make_attack
 from atent.report import results
@@ -38,8 +41,31 @@ def spoilt():
 
 def number():
     return 3
+
+def trained():
+    network = linear()
+    from atent.data import load
+    x, y = load("mnist-small", "train").batch(slice(None))
+    for _ in range(10):
+        nn.functional.cross_entropy(network(x), y).backward()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter -= 0.5 * parameter.grad
+                parameter.grad = None
+    return network
+
+class Quantized(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = trained()
+    def forward(self, x):
+        return self.network((8 * x).round() / 8)
+
+def quantized():
+    return Quantized()
 """
 COMMON = ["--data", "mnist-small", "--threads", "1"]
+LINEAR = ["my_networks:linear", *COMMON, "--threat", "linf:0.1"]
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +84,7 @@ def test_a_function_is_a_target(name: str, tmp_path: Path, capsys: pytest.Captur
     captured = capsys.readouterr()
     assert f"{folder.name}" in captured.out
     assert "images forward" in captured.out
-    assert "warning: only" in captured.err  # it is not trained
+    assert f"warning: my_networks:{name}: only" in captured.err  # it is not trained
     assert atent("show", folder, "--classes") == 0
     assert "by class, linf:0.1, PGD-2" in capsys.readouterr().out
 
@@ -85,6 +111,33 @@ def test_a_suite_over_radii_with_images_and_classes(tmp_path: Path, capsys: pyte
     assert "Checks at linf:0.01" not in printed
     for end in ("jsonl", "npz", "png"):
         assert len(list((tmp_path / "out" / "attack").glob(f"*.{end}"))) == 6
+
+
+@pytest.mark.parametrize("other", ["my_networks:trained", "{weights}"])
+def test_points_of_another_network_are_tried(other: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A weights file is of the target's model: here a function's."""
+    weights = tmp_path / "other.pt"
+    torch.save({f"network.{name}": tensor for name, tensor in trained_weights().items()}, weights)
+    options = [
+        "--threat",
+        "linf:0.1",
+        "--examples",
+        50,
+        "--set",
+        "steps=2",
+        "--transfer",
+        other.format(weights=weights),
+    ]
+    assert atent("attack", "my_networks:quantized", *COMMON, *options) == 0
+    printed = capsys.readouterr().out
+    assert "Checks at linf:0.1" in printed
+    # The weights file's network is quantized too, so that points made on it are as bad as the target's own.
+    assert ("warning: points that PGD-20 made on the other network break" in printed) is other.startswith("my_networks")
+
+
+def trained_weights() -> dict[str, Tensor]:
+    weights: dict[str, Tensor] = importlib.import_module("my_networks").trained().state_dict()
+    return weights
 
 
 def test_an_engine_is_run_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,6 +185,11 @@ def test_the_papers_step_is_named_where_the_paper_names_it() -> None:
         (["my_networks:linear", *COMMON, "--threat", "linf:0.1", "--suite", "huge"], ["huge", "quick", "strong"]),
         (["my_networks:linear", *COMMON, "--suite", "quick", "--attack", "pgd"], ["--suite quick", "--attack"]),
         (["my_networks:linear", *COMMON, "--suite", "quick", "--set", "steps=3"], ["--suite quick", "--set"]),
+        ([*LINEAR, "--transfer", "nowhere"], ["no weights at nowhere"]),
+        ([*LINEAR, "--transfer", "my_networks:nothing"], ["my_networks:nothing", "cannot import"]),
+        ([*LINEAR, "--transfer", "my_networks:two"], ["tuple", "logits of shape (2, 10)"]),
+        ([*LINEAR, "--transfer", "my_networks.py"], ["my_networks.py", ".safetensors"]),
+        ([*LINEAR, "--transfer", "my_networks:linear", "--no-checks"], ["--transfer", "--no-checks"]),
         (["my_networks:linear", *COMMON, "--attack", "torchattacks:PGD"], ["torchattacks:PGD"]),
         (["my_networks:linear", *COMMON, "--attack", "foolbox:Magic"], ["Magic", "LinfPGD"]),
         (["my_networks:linear", *COMMON, "--attack", "foolbox:LinfPGD", "--set", "stepz=1"], ["stepz", "rel_stepsize"]),

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from atent.ascent import Objective, Points, ascend
 from atent.attacks import ATTACKS, AtentChain, Attack, CwL2, CwLinf, DeepFool, Fgsm, MinimalAttack, Pgd
-from atent.attacks.protocol import until_broken
+from atent.attacks.protocol import pull_back, until_broken
 from atent.errors import UserError
 from atent.evaluate import check_inside
-from atent.losses import LOSSES, LossName, cross_entropy
+from atent.losses import LOSSES, LossName, cross_entropy, margin
 from atent.threat import Threat
 from toys import THREATS, UNBOXED, dual_norm, generator, linear, small_batch, small_network, two_class_linear
 
@@ -76,9 +76,7 @@ def test_misclassified_examples_come_back_as_they_are(name: str, threat: Threat)
 EXACT: dict[str, dict[str, Any]] = {
     "pgd": {"start": "center"},
     "atent-chain": {"start": "center"},
-    "deepfool": {"overshoot": 0.01},
     "smooth-pgd": {"start": "center", "sigma": 0.001},
-    "cw-l2": {"rate": 0.05, "steps": 200},
 }
 
 
@@ -106,8 +104,8 @@ def assert_falls_within_its_distance(attack: Attack, threat: Threat, classes: in
         assert (model(x_adv).argmax(1) == 1).item() is robust
 
 
-MINIMAL: list[tuple[MinimalAttack, Threat]] = [(DeepFool(**EXACT["deepfool"]), threat) for threat in THREATS] + [
-    (CwL2(**EXACT["cw-l2"]), THREATS[1]),
+MINIMAL: list[tuple[MinimalAttack, Threat]] = [(DeepFool(), threat) for threat in THREATS] + [
+    (CwL2(), THREATS[1]),
     (CwLinf(), THREATS[0]),
 ]
 minimal = pytest.mark.parametrize(
@@ -152,6 +150,43 @@ def test_a_minimal_attack_gives_its_nearest_point_or_x(attack: MinimalAttack, th
     assert 1 < inside.sum() < len(x)
     assert torch.equal(x_adv[inside], found[inside])
     assert torch.equal(x_adv[~inside], x[~inside])
+
+
+def test_a_point_is_pulled_back_to_the_boundary() -> None:
+    """With the confidence asked for; a point that is at the boundary already stays."""
+    model = two_class_linear(torch.ones(4), bias=-1.0)  # class 1 where the pixels' sum is above 1
+    x, y = torch.zeros(3, 4), torch.zeros(3, dtype=torch.long)
+    found = torch.tensor([1.0, 0.3, 0.2501])[:, None].expand(3, 4)
+    sums = pull_back(model, x, y, found).sum(1)
+    assert (sums > 1).all()
+    assert (sums < 1.004).all()
+    sure = pull_back(model, x, y, found, confidence=0.1)
+    assert 1.1 < float(sure[0].sum()) < 1.105
+    assert torch.equal(sure[2], found[2])
+
+
+def test_cw_comes_closer_than_deepfool_with_which_it_begins() -> None:
+    """On a network that is far from linear."""
+    torch.manual_seed(0)
+    model, (x, _) = nn.Sequential(nn.Flatten(), nn.Linear(36, 64), nn.Tanh(), nn.Linear(64, 3)), small_batch(32)
+    with torch.no_grad():
+        next(model.parameters()).mul_(10)
+    y = model(x).argmax(1)
+    mine, theirs = (
+        THREATS[1].size(attack.nearest(model, x, y, THREATS[1], generator()) - x) for attack in (CwL2(), DeepFool())
+    )
+    assert (mine <= theirs).all()
+    assert (mine < 0.99 * theirs).float().mean() > 0.3
+
+
+@pytest.mark.parametrize("confidence", [0.0, 0.5])
+def test_cw_points_are_as_sure_as_asked(confidence: float) -> None:
+    model, (x, _) = small_network().eval(), small_batch(32)
+    y = model(x).argmax(1)
+    found = CwL2(confidence=confidence, steps=30, searches=4).nearest(model, x, y, THREATS[1], generator())
+    moved = (found != x).flatten(1).any(1)
+    assert moved.sum() > 16
+    assert (margin(model(found), y)[moved] > confidence).all()
 
 
 @pytest.mark.parametrize(("attack", "threat"), [(CwL2(), THREATS[0]), (CwLinf(), THREATS[1])])
@@ -250,7 +285,7 @@ def test_labels_name_what_was_run() -> None:
     [
         (DeepFool(), "L2DeepFoolAttack", {}, THREATS[1]),
         (DeepFool(), "LinfDeepFoolAttack", {}, THREATS[0]),
-        (CwL2(), "L2CarliniWagnerAttack", {"binary_search_steps": 6, "steps": 200, "stepsize": 0.05}, THREATS[1]),
+        (CwL2(), "L2CarliniWagnerAttack", {"binary_search_steps": 6, "steps": 100, "stepsize": 0.1}, THREATS[1]),
     ],
 )
 def test_distances_are_no_larger_than_foolboxs(

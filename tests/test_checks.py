@@ -1,5 +1,6 @@
 """Checks fire on networks that only look robust, and stay silent on honest ones."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,9 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from atent.ascent import input_gradient
+from atent.attacks import Pgd
 from atent.checks import Sample, check_network, check_range, search_blindly
 from atent.data import open_data
 from atent.images import Images
+from atent.losses import cross_entropy
 from atent.target import open_target
 from atent.threat import Threat
 from toys import SHARED, needs_shared, two_class_linear
@@ -24,14 +28,20 @@ def images() -> Images:
 
 @pytest.fixture(scope="module")
 def network() -> nn.Module:
-    """A linear network after some steps on mnist-small: honest, and not robust at all."""
+    """Honest, and not robust at all."""
+    return linear_network()
+
+
+def linear_network(adversary: float = 0.0) -> nn.Module:
+    """A linear network after some steps on mnist-small, whose images FGSM has changed by `adversary`."""
     torch.manual_seed(0)
     x, y = open_data("mnist-small").images("train").batch(slice(None))
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for _ in range(30):
+        change = input_gradient(lambda x: cross_entropy(model(x), y), x).sign() if adversary else 0.0
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
+        nn.functional.cross_entropy(model((x + adversary * change).clamp(0, 1)), y).backward()
         optimizer.step()
     return model
 
@@ -95,6 +105,28 @@ def test_one_step_that_beats_many_is_told(network: nn.Module, images: Images) ->
     assert any("one step breaks more than twenty" in sign for sign in signs), signs
 
 
+def test_points_made_on_another_network_that_beat_the_gradients_are_told(network: nn.Module, images: Images) -> None:
+    quantized = Changed(network, lambda model, x: model((x * 8).round() / 8))
+    (alone, together) = (check_network(quantized, images, LINF, other=other) for other in (None, network))
+    assert together[:-1] == alone
+    assert re.match(r"points that PGD-20 made on the other network break \d\d of the \d\d images", together[-1])
+
+
+@pytest.mark.parametrize("made_on", ["plain", "robust"])
+def test_an_honest_network_is_not_suspected_for_another_ones_points(
+    made_on: str, network: nn.Module, images: Images
+) -> None:
+    robust = linear_network(adversary=0.03)
+    one, other = (robust, network) if made_on == "plain" else (network, robust)
+    threat = Threat("linf", 0.03)
+    sample = Sample(one, *images.batch(slice(100)), threat, 0)
+    assert 20 < int(sample.left(Pgd(steps=20)).sum()) < 90  # images are left that the points could break
+    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    assert check_network(one, images, threat, other=other.train()) == []
+    assert other.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
+
+
 def test_another_pixel_range_is_suspected(network: nn.Module, images: Images) -> None:
     upside_down = Changed(network, lambda model, x: model((1 - x) * 255))
     (sign,) = check_range(upside_down, images)
@@ -118,4 +150,5 @@ def test_the_trades_authors_network_raises_nothing() -> None:
     target = open_target(
         SHARED / "weights" / "trades-mnist-smallcnn.pt", model="small-cnn", data="mnist", data_dir=Path(SHARED / "data")
     )
-    assert check_network(target.network, target.images.take(slice(50)), Threat("linf", 0.3)) == []
+    images = target.images.take(slice(50))
+    assert check_network(target.network, images, Threat("linf", 0.3), other=linear_network()) == []

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from atent.attacks import ATTACKS as ATTACKS
     from atent.attacks import AtentChain as AtentChain
     from atent.attacks import Attack as Attack
+    from atent.attacks import CwL2 as CwL2
+    from atent.attacks import CwLinf as CwLinf
+    from atent.attacks import DeepFool as DeepFool
+    from atent.attacks import Fgsm as Fgsm
+    from atent.attacks import MinimalAttack as MinimalAttack
     from atent.attacks import Pgd as Pgd
     from atent.attacks import SmoothPgd as SmoothPgd
     from atent.certificate import Smoothing as Smoothing
@@ -39,7 +44,18 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "ascent": ("ascend",),
-    "attacks": ("ATTACKS", "AtentChain", "Attack", "Pgd", "SmoothPgd"),
+    "attacks": (
+        "ATTACKS",
+        "AtentChain",
+        "Attack",
+        "CwL2",
+        "CwLinf",
+        "DeepFool",
+        "Fgsm",
+        "MinimalAttack",
+        "Pgd",
+        "SmoothPgd",
+    ),
     "certificate": ("Smoothing",),
     "defenses": ("DEFENSES", "Atent", "Defense", "Fast", "Mart", "Mma", "PgdAt", "Standard", "Term", "Trades"),
     "entropy_sgd": ("EntropySGD",),

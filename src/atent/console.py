@@ -40,7 +40,7 @@ def print_results(lines: "list[Result]") -> None:
         row = [line.run, line.threat, line.attack, f"{line.examples:,}", str(line.clean), str(line.robust)]
         groups.setdefault(line.data, []).append([*row, distance_words(line)] if measured else row)
     for data, rows in groups.items():
-        words = "; distance: the median one of a misclassified image" if measured else ""
+        words = "; distance: the median one to the nearest misclassified image found" if measured else ""
         print_table(f"{data} test images{words}", columns, rows)
 
 

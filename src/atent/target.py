@@ -9,7 +9,7 @@ from torch import nn
 from atent.data import open_data
 from atent.errors import UserError
 from atent.images import Images
-from atent.models import Standardize
+from atent.models import Shape, Standardize
 from atent.recipe import Recipe, build_model, parse_recipe
 from atent.runs import Run, load_tensors
 from atent.weights import load_weights, weights_hash
@@ -42,32 +42,56 @@ def open_target(
 
     Or call `package.module:function`, which returns a network with its weights; its data must be named.
     """
-    path = Path(name)
-    if ":" in str(name) and not path.exists():
+    if _is_function(name):
         return _open_function(str(name), model, data, data_dir, resize, examples, device)
-    weights = Run(path).best if path.is_dir() else path
-    if not weights.is_file():
-        raise UserError(
-            f"no weights at {weights}; expected a run folder of atent train, a weights file, or package.module:function"
-        )
-    recipe = Run(path).recipe() if path.is_dir() else recipe_inside(path)
+    path = Path(name)
+    weights, recipe = _find_weights(path)
     build = model or (recipe.model if recipe else None)
     where = data or (recipe.data if recipe else None)
     if build is None or where is None:
         raise UserError(f"{path} does not say what it is, so {'--model' if build is None else '--data'} must be given")
     images = _test_images(where, data_dir, resize, recipe, Run(path))
     images = _first(images, examples)
-    network = build_model(build, images.shape)
+    network, digest = _load_network(build, recipe, weights, images.shape, device)
+    folder = path if path.is_dir() else Path("runs") / f"{path.stem}-{digest[:6]}"
+    called = build if isinstance(build, str) else type(build).__name__
+    return Target(network, digest, called, images, where, recipe.threat if recipe else None, folder)
+
+
+def open_network(name: str | Path, shape: Shape, model: str, device: torch.device | str = "cpu") -> nn.Module:
+    """A network alone, named like a target, for images of this shape; `model` builds it where a file does not say."""
+    if _is_function(name):
+        return build_model(str(name), shape).to(device)
+    weights, recipe = _find_weights(Path(name))
+    return _load_network(recipe.model if recipe else model, recipe, weights, shape, device)[0]
+
+
+def _is_function(name: str | Path) -> bool:
+    return ":" in str(name) and not Path(name).exists()
+
+
+def _find_weights(path: Path) -> tuple[Path, Recipe | None]:
+    """The file with the weights, and the recipe where a run or a checkpoint of ours tells it."""
+    weights = Run(path).best if path.is_dir() else path
+    if not weights.is_file():
+        raise UserError(
+            f"no weights at {weights}; expected a run folder of atent train, a weights file, or package.module:function"
+        )
+    return weights, Run(path).recipe() if path.is_dir() else recipe_inside(path)
+
+
+def _load_network(
+    model: str | nn.Module, recipe: Recipe | None, weights: Path, shape: Shape, device: torch.device | str
+) -> tuple[nn.Module, str]:
+    """The network with these weights, and their hash."""
+    network = build_model(model, shape)
     if recipe and recipe.standardize:
-        channels = images.shape.image[0]
+        channels = shape.image[0]
         network = nn.Sequential(
             Standardize([0.0] * channels, [1.0] * channels), network
         )  # the weights hold its numbers
     digest = load_weights(network, weights)
-    network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    folder = path if path.is_dir() else Path("runs") / f"{path.stem}-{digest[:6]}"
-    called = build if isinstance(build, str) else type(build).__name__
-    return Target(network, digest, called, images, where, recipe.threat if recipe else None, folder)
+    return network.to(device=device, memory_format=torch.channels_last), digest  # type: ignore[call-overload]
 
 
 def _open_function(

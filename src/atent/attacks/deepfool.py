@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from atent.attacks.protocol import named, nearest_within, over_pixels, still_right
+from atent.attacks.protocol import named, nearest_within, over_pixels, pull_back, still_right
 from atent.borrow import borrowed
 from atent.fields import Count, Scale, method
 from atent.threat import Threat
@@ -17,7 +17,8 @@ class DeepFool:
 
     k the class with the least |f_k| / |grad f_k|_*, Z the logits, d the threat's steepest direction and |.|_* the dual
     of its norm. Moosavi-Dezfooli et al. 2016, https://arxiv.org/abs/1511.04599. Differs from the paper in: pixels stay
-    in the box; of many classes only the `candidates` of largest logit are tried.
+    in the box; of many classes only the `candidates` of largest logit are tried; at the end the point is moved back
+    towards x as long as it stays misclassified.
     """
 
     steps: Count = 50
@@ -42,7 +43,8 @@ class DeepFool:
                 point = threat.clamp(point + self._to_boundary(model, point, y[left], threat))
                 beyond = threat.clamp(x[left] + (1 + self.overshoot) * (point - x[left]))
                 right = still_right(model, beyond, y[left])
-                found[left[~right]] = beyond[~right]
+                done = left[~right]
+                found[done] = pull_back(model, x[done], y[done], beyond[~right])
                 left, point = left[right], point[right]
         return found
 

@@ -13,7 +13,7 @@ def descend(
     high: Tensor,
     *,
     steps: int,
-    rate: float,
+    rate: float | Tensor,
     edge: float,
     cool: bool = False,
 ) -> Points:
@@ -24,7 +24,8 @@ def descend(
     Carlini & Wagner 2017, https://arxiv.org/abs/1608.04644, section V.B; Kingma & Ba 2015,
     https://arxiv.org/abs/1412.6980. A taker that is done with some examples sends the mask of those to go on with, as
     in `ascend`. Differs from the authors' code in: pixels start at most `edge` (theirs .999999) of the way to the
-    border, where tanh is flat and Adam needs hundreds of steps to leave; with `cool` the rate falls to 0 linearly.
+    border, where tanh is flat and Adam needs hundreds of steps to leave; with `cool` the rate, one for all or one for
+    each example, falls to 0 linearly.
     """
     width = (high - low).clamp_min(1e-12)
     w = torch.atanh((2 * (point - low) / width - 1).clamp(-edge, edge))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from atent.ascent import Objective, Points
 from atent.borrow import borrowed
 from atent.errors import UserError
-from atent.losses import Loss
+from atent.losses import Loss, margin
 from atent.threat import Threat
 
 if TYPE_CHECKING:
@@ -108,6 +108,24 @@ def nearest_within(
     """The nearest misclassified point where it lies inside the threat, else x."""
     found = attack.nearest(model, x, y, threat, generator)
     return torch.where(over_pixels(within(threat, found, x), x), found, x)
+
+
+@torch.no_grad()
+def pull_back(model: nn.Module, x: Tensor, y: Tensor, found: Tensor, confidence: float = 0.0) -> Tensor:
+    """Misclassified points moved towards x as long as they stay so, by ten halvings of the way.
+
+    Their margin stays above `confidence`, and above rounding (1e-6 of the largest logit): in a batch of another size
+    the same point may get slightly other logits.
+    """
+    if len(x) == 0:
+        return found
+    near, far = torch.zeros(len(x), device=x.device), torch.ones(len(x), device=x.device)  # right and wrong, from x
+    for _ in range(10):
+        middle = (near + far) / 2
+        logits = model(x + over_pixels(middle, x) * (found - x))
+        wrong = margin(logits, y) > confidence + 1e-6 * logits.abs().amax(1)
+        near, far = torch.where(wrong, near, middle), torch.where(wrong, middle, far)
+    return torch.where(over_pixels(far < 1, x), x + over_pixels(far, x) * (found - x), found)
 
 
 def only_norm(norm: str, threat: Threat, attack: str) -> None:

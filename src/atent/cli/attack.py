@@ -44,6 +44,13 @@ def attack(
             show_default=False,
         ),
     ] = None,
+    transfer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OTHER",
+            help="Check with points made on another network, named like TARGET, too. Turns --checks on.",
+        ),
+    ] = None,
     classes: Annotated[bool, typer.Option("--classes", help="Print accuracies class by class, too.")] = False,
     save_images: Annotated[
         bool, typer.Option("--save-images", help="Keep attacked images: all in an .npz, the first broken in a .png.")
@@ -72,7 +79,7 @@ def attack(
     from atent.recipe import parse_setting
     from atent.report import results
     from atent.suites import suite_attacks
-    from atent.target import open_target
+    from atent.target import open_network, open_target
     from atent.threat import Threat
 
     fields = dict(map(parse_setting, settings or []))
@@ -80,6 +87,8 @@ def attack(
         raise UserError("--set name=...: the attack's name is given by --attack")
     if suite and (attack or fields):
         raise UserError(f"--suite {suite} with --attack or --set: a suite's attacks are fixed; give one or the other")
+    if transfer and checks is False:
+        raise UserError(f"--transfer {transfer} with --no-checks: it is one of the checks")
     asked = [Threat.parse(text) for text in threat or []]
     one = {"name": attack or "pgd", **fields}
     for method in [one] if suite is None else suite_attacks(suite, asked[0] if asked else Threat("linf", 0.0)):
@@ -92,8 +101,10 @@ def attack(
     if not asked and network.threat is None:
         raise UserError(f"{target} does not say its threat, so --threat must be given, such as linf:0.3")
     folder = out or network.folder
-    for warning in check_range(network.network, network.images, where):
-        print(f"warning: {warning}", file=sys.stderr)
+    other = open_network(transfer, network.images.shape, network.model, where) if transfer else None
+    for name, judged in ((target, network.network), (transfer, other)):
+        for warning in check_range(judged, network.images, where) if judged else []:
+            print(f"warning: {name}: {warning}", file=sys.stderr)
     against = asked or [Threat.parse(str(network.threat))]
     few = network.images.shape.classes
     if suite == "strong" and few < 3:
@@ -108,6 +119,7 @@ def attack(
     if classes:
         print_classes([folder])
     print_costs(files, save_images)
-    if checks or (checks is None and suite == "strong"):
+    if checks or transfer or (checks is None and suite == "strong"):
         for ball in {ball.norm: ball for ball in sorted(against, key=lambda ball: ball.eps)}.values():
-            print_signs(ball, check_network(network.network, network.images, ball, seed=seed, device=where))
+            signs = check_network(network.network, network.images, ball, other=other, seed=seed, device=where)
+            print_signs(ball, signs)
