@@ -15,9 +15,10 @@ from torch import Tensor
 
 from atent.attacks import CwL2, make_attack
 from atent.borrow import borrowed
-from atent.evaluate import check_points, predict
+from atent.evaluate import check_points
 from atent.images import evaluation_batches
 from atent.machine import prepare
+from atent.passes import predict
 from atent.target import Target, open_target
 from atent.threat import Threat
 

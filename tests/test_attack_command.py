@@ -209,5 +209,5 @@ def test_mistakes_get_one_clear_line(
 def test_two_classes_leave_the_dlr_loss_out_of_a_suite() -> None:
     threat = Threat("linf", 0.1)
     losses = [settings.get("loss") for settings in suite_attacks("strong", threat, classes=2)]
-    assert losses == ["cross-entropy", "margin", None]
+    assert losses == [None, "cross-entropy", "margin", None]
     assert len(suite_attacks("strong", threat, classes=3)) == 5
