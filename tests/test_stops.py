@@ -27,18 +27,17 @@ from atent.train import fit
 from short_runs import QUIET, TINY, assert_same_run, tiny
 from toys import own_folder
 
+SGD: dict[str, object] = {"optimizer__name": "sgd", "optimizer__lr": 0.01}
+ENTROPY: dict[str, object] = {"optimizer__name": "entropy-sgd", "optimizer__steps": 2, "optimizer__growth": 0.1}
+ADAM: dict[str, object] = {"optimizer__name": "adam"}
+MMA: dict[str, object] = {"defense__name": "mma", "defense__steps": 1}
+
 
 @pytest.mark.parametrize(
-    "methods",
-    [
-        {"optimizer__name": "sgd", "optimizer__lr": 0.01},
-        {"optimizer__name": "adam"},
-        {"optimizer__name": "entropy-sgd", "optimizer__steps": 2, "optimizer__growth": 0.1},
-        {"defense__name": "mma"},
-    ],
-    ids=lambda methods: next(iter(methods.values())),
+    ("methods", "stop_at"),
+    [*((SGD, k) for k in (1, 3, 4, 6)), (ADAM, 3), (ADAM, 6), (ENTROPY, 3), (ENTROPY, 6), (MMA, 3), (MMA, 6)],
+    ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else str(value),
 )
-@pytest.mark.parametrize("stop_at", [1, 3, 4, 6])
 def test_an_interrupted_run_resumes_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int, methods: dict[str, object]
 ) -> None:
