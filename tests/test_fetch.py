@@ -91,7 +91,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_files_come_from_a_mirror(toy: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, mirror=gzipped_files(server))
-    Server.contents = {f"/{file}.gz": gzip.compress(content) for file, content in FILES.items()}
+    Server.contents = {f"/{file}.gz": gzip.compress(content, mtime=0) for file, content in FILES.items()}
     assert contents(fetch(toy, tmp_path, quiet)) == FILES
     asked = len(Server.asked)
     fetch(toy, tmp_path, quiet)
@@ -111,7 +111,7 @@ def test_a_broken_download_goes_on_where_it_stopped(
     assert [span for _, span in Server.asked] == [None, "bytes=100-"]
 
 
-@pytest.mark.parametrize("served", [gzip.compress(b"something else"), b"not gzip at all"])
+@pytest.mark.parametrize("served", [gzip.compress(b"something else", mtime=0), b"not gzip at all"])
 def test_tampered_files_are_not_kept(
     toy: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: bytes
 ) -> None:
@@ -126,8 +126,8 @@ def test_the_next_way_is_tried_for_what_is_missing(
     toy: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(monkeypatch, near=gzipped_files(f"{server}/near"), far=gzipped_files(f"{server}/far"))
-    Server.contents = {f"/near/{file}.gz": gzip.compress(FILES[file]) for file in ("file-1",)}
-    Server.contents |= {f"/far/{file}.gz": gzip.compress(content) for file, content in FILES.items()}
+    Server.contents = {f"/near/{file}.gz": gzip.compress(FILES[file], mtime=0) for file in ("file-1",)}
+    Server.contents |= {f"/far/{file}.gz": gzip.compress(content, mtime=0) for file, content in FILES.items()}
     said: list[str] = []
     assert contents(fetch(toy, tmp_path, said.append)) == FILES
     assert any("near: " in line and "404" in line for line in said)
