@@ -41,7 +41,8 @@ class Bench:
         self.y = torch.randint(shape.classes, (BATCH,))
         self.defense, self.optimizer = defense, build(self.model.parameters(), lr=1e-3)
         self.generator = torch.Generator().manual_seed(0)
-        self.passes: list[tuple[bool, bool, bool]] = []  # train mode, gradient of the input, of the weights
+        # Train mode, gradient of the input, of the weights, and how many times the batch (noisy copies).
+        self.passes: list[tuple[bool, bool, bool, int]] = []
         hook = self.model.register_forward_pre_hook(self._record)
         self.step()
         hook.remove()
@@ -49,7 +50,8 @@ class Bench:
     def _record(self, model: nn.Module, arguments: tuple[Any, ...]) -> None:
         graph = torch.is_grad_enabled()
         weights = graph and any(parameter.requires_grad for parameter in model.parameters())
-        self.passes.append((model.training, graph and bool(arguments[0].requires_grad), weights))
+        to_input = graph and bool(arguments[0].requires_grad)
+        self.passes.append((model.training, to_input, weights, len(arguments[0]) // BATCH))
 
     def step(self) -> None:
         train_step(self.model, self.optimizer, self.defense, self.x, self.y, self.threat, self.generator)
@@ -57,15 +59,15 @@ class Bench:
     def bare(self) -> None:
         parameters = list(self.model.parameters())
         self.optimizer.zero_grad()
-        for training, to_input, to_weights in self.passes:
+        for training, to_input, to_weights, copies in self.passes:
             if self.model.training != training:
                 self.model.train(training)
             if parameters[0].requires_grad != to_weights:
                 for parameter in parameters:
                     parameter.requires_grad_(to_weights)
-            point: Tensor = self.x.detach().requires_grad_(to_input)
+            point: Tensor = torch.cat([self.x] * copies).requires_grad_(to_input)
             with torch.set_grad_enabled(to_input or to_weights):
-                loss = functional.cross_entropy(self.model(point), self.y)
+                loss = functional.cross_entropy(self.model(point), self.y.repeat(copies))
             if to_weights:
                 loss.backward()
             elif to_input:
@@ -97,7 +99,7 @@ def main() -> None:
             bench = Bench(network, DEFENSES.get(name, DEFENSES["standard"])(), build)
             pairs = [(seconds(bench.step), seconds(bench.bare)) for _ in range(options.rounds + 1)][1:]
             ours, bare = (1000 * min(times) for times in zip(*pairs, strict=True))
-            kinds = f"{len(bench.passes)} passes, {sum(full for _, _, full in bench.passes)} of them to the weights"
+            kinds = f"{len(bench.passes)} passes, {sum(full for _, _, full, _ in bench.passes)} of them to the weights"
             print(f"  {name:12} {ours:7.0f} ms {bare:7.0f} ms  {ours / bare:.3f}  ({kinds})", flush=True)
 
 
