@@ -1,10 +1,11 @@
-"""How fast PGD is here and in Foolbox, ART and torchattacks: same steps, step size, random start and threat.
+"""How fast PGD is here and in Foolbox, ART and torchattacks: same steps, step size, start and threat.
 
     python benchmarks/attacks.py --robust WEIGHTS --plain WEIGHTS [--data-dir DIR] [--examples N] [--rounds N]
 
 All run in turn in one process on copies of one network, each in the memory layout (default or channels last) in which
 it is faster, otherwise as its documentation shows. Figures are ratios of the best rounds. Accuracies must agree: an
-attack may be fast because it is weak. A library that is not installed is left out.
+attack may be fast because it is weak; with --from-x all start at x itself, and no random start blurs them. A library
+that is not installed is left out.
 """
 
 import argparse
@@ -32,8 +33,11 @@ AGREE = 0.003
 class Bench:
     """One network and its images, and every contender on it."""
 
-    def __init__(self, model: nn.Module, images: Images, threat: Threat, steps: int, batch: int) -> None:
+    def __init__(
+        self, model: nn.Module, images: Images, threat: Threat, steps: int, batch: int, random_start: bool
+    ) -> None:
         self.images, self.threat, self.steps, self.batch = images, threat, steps, batch
+        self.random_start = random_start
         self.step = 2.5 * threat.eps / steps
         self.models = {
             name: copy.deepcopy(model).eval().to(memory_format=layout)  # type: ignore[call-overload]
@@ -41,12 +45,13 @@ class Bench:
         }
 
     def ours(self, model: nn.Module) -> Contender:
-        attack, generator = Pgd(steps=self.steps), torch.Generator().manual_seed(0)
+        attack = Pgd(steps=self.steps, start="uniform" if self.random_start else "center")
+        generator = torch.Generator().manual_seed(0)
         return lambda x, y: attack(model, x, y, self.threat, generator)
 
     def foolbox(self, library: ModuleType, model: nn.Module) -> Contender:
         kind = library.attacks.LinfPGD if self.threat.norm == "linf" else library.attacks.L2PGD
-        attack = kind(abs_stepsize=self.step, steps=self.steps, random_start=True)
+        attack = kind(abs_stepsize=self.step, steps=self.steps, random_start=self.random_start)
         wrapped = library.PyTorchModel(model, bounds=(0, 1), device="cpu")
         return lambda x, y: attack(wrapped, x, y, epsilons=self.threat.eps)[1]
 
@@ -61,7 +66,7 @@ class Bench:
             eps=self.threat.eps,
             eps_step=self.step,
             max_iter=self.steps,
-            num_random_init=1,
+            num_random_init=int(self.random_start),
             batch_size=self.batch,
             verbose=False,
         )
@@ -69,7 +74,9 @@ class Bench:
 
     def torchattacks(self, library: ModuleType, model: nn.Module) -> Contender:
         kind = library.PGD if self.threat.norm == "linf" else library.PGDL2
-        attack: Contender = kind(model, eps=self.threat.eps, alpha=self.step, steps=self.steps, random_start=True)
+        attack: Contender = kind(
+            model, eps=self.threat.eps, alpha=self.step, steps=self.steps, random_start=self.random_start
+        )
         return attack
 
     def contenders(self) -> dict[str, Callable[[nn.Module], Contender]]:
@@ -146,6 +153,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=250)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--from-x", action="store_true", help="start at x instead of a random point")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     if options.robust is None and options.plain is None:
@@ -164,7 +172,8 @@ def main() -> None:
             weights, model=options.model, data=options.data, data_dir=options.data_dir, examples=options.examples
         )
         print(f"{kind}: {weights}")
-        Bench(target.network, target.images, options.threat, options.steps, options.batch).compare(options.rounds)
+        bench = Bench(target.network, target.images, options.threat, options.steps, options.batch, not options.from_x)
+        bench.compare(options.rounds)
 
 
 if __name__ == "__main__":
