@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,23 +209,22 @@ class Smoothing:
         return FixedTest(self) if self.radii is None else EarlyTest(self, goals=1 if only_predict else len(self.goals))
 
 
-class Test:
+class Test(Protocol):
     """Looks at the count of draws that agree with the chosen class, at `next` draws, until it is `settled`."""
 
-    __test__ = False  # not pytest's
     settled: bool
     next: int
 
     def look(self, agreed: int) -> None:
         """Take the count at `next` draws."""
-        raise NotImplementedError
+        ...
 
     def radius(self) -> float | None:
         """What is proven; None: nothing, abstain."""
-        raise NotImplementedError
+        ...
 
 
-class FixedTest(Test):
+class FixedTest:
     """All n draws, then the Clopper-Pearson bound."""
 
     def __init__(self, how: Smoothing) -> None:
@@ -238,7 +237,7 @@ class FixedTest(Test):
         return certified_radius(self.agreed, self.how.n, self.how.sigma, self.how.alpha)
 
 
-class EarlyTest(Test):
+class EarlyTest:
     """Each goal's own test of level alpha, in order; a goal counts only if all smaller ones are proven.
 
     Let r be the smallest goal that does not hold. A wrong certificate needs r's test to reject, which has probability

@@ -33,12 +33,16 @@ def worst_point(
     threat: Threat,
     generator: torch.Generator,
     training: bool = False,
+    seen: Callable[[Tensor], Tensor] = lambda point: point,
 ) -> Tensor:
-    """Where ascent on `loss(logits)` ends; the network is in eval mode meanwhile, or in train mode if wanted."""
+    """Where ascent on `loss(logits)` ends; the network is in eval mode meanwhile, or in train mode if wanted.
+
+    What the network sees of a point may be something else: noisy copies of it.
+    """
     with borrowed(model, training):
         return last(
             ascend(
-                lambda point: loss(model(point)),
+                lambda point: loss(model(seen(point))),
                 x,
                 threat,
                 steps=search.steps,

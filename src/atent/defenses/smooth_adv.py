@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import ascend, last
-from atent.borrow import borrowed
+from atent.defenses.inner import worst_point
 from atent.defenses.protocol import Term
 from atent.fields import Count, Mode, Size, Start, method
 from atent.losses import cross_entropy
@@ -37,21 +36,13 @@ class SmoothAdv:
     ) -> Iterator[Term]:
         noise = normal_noise(x, self.draws, self.sigma, generator)
 
-        def objective(point: Tensor) -> Tensor:
-            with borrowed(model, training=self.mode == "train"):
-                return cross_entropy(log_mean(model(noisy_copies(point, noise)), self.draws), y)
+        def smoothed_loss(logits: Tensor) -> Tensor:
+            return cross_entropy(log_mean(logits, self.draws), y)
 
-        points = ascend(
-            objective,
-            x,
-            threat,
-            steps=self.steps,
-            step=self.step,
-            reach=self.reach,
-            start=self.start,
-            generator=generator,
-        )
-        x_adv = last(points)
+        def noisy(point: Tensor) -> Tensor:
+            return noisy_copies(point, noise)
+
+        x_adv = worst_point(self, model, smoothed_loss, x, threat, generator, self.mode == "train", seen=noisy)
         logits = model(noisy_copies(x_adv, noise))
         losses = cross_entropy(logits, y.repeat(self.draws)).unflatten(0, (self.draws, -1))
         yield Term(losses.mean(0), log_mean(logits, self.draws), x_adv)
