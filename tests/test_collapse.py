@@ -1,6 +1,6 @@
 """Catastrophic overfitting: noticed on the held-out images, told, and the best weights kept."""
 
-from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.defenses import Term
+from atent.recipe import load_recipe
 from atent.runs import load_tensors
-from atent.state import collapsed
+from atent.state import collapsed, score
 from atent.train import How, fit
-from short_runs import tiny
+from short_runs import TINY
 
 
 @pytest.mark.parametrize(
@@ -20,36 +20,69 @@ from short_runs import tiny
     [([0.4, 0.5, 0.24], True), ([0.4, 0.5, 0.26], False), ([0.02, 0.0], False), ([0.5, 0.1, 0.5], False), ([], False)],
 )
 def test_a_collapse_is_less_than_half_of_what_there_was(robust: list[float], expected: bool) -> None:
-    assert collapsed([{"robust": value} for value in robust]) is expected
-    assert not collapsed([{"loss": 1.0}])  # no held-out images, no judgement
+    assert collapsed([{"robust": value, "clean": 0.8} for value in robust], constant=0.1) is expected
+    assert not collapsed([{"loss": 1.0}], constant=0.1)  # no held-out images, no judgement
 
 
-class Forgetting:
-    """Learns for two epochs of four batches, then points every weight the wrong way."""
+def test_a_first_epoch_of_constant_answers_is_nothing_to_fall_from() -> None:
+    """Two classes: a network that always says the same is right at half of the images, whatever the attack."""
+    learning = [{"clean": 0.5, "robust": 0.5}, {"clean": 0.9, "robust": 0.2}]
+    assert not collapsed(learning, constant=0.5)
+    assert collapsed(learning, constant=0.1)
+
+
+def test_a_training_that_diverges_has_not_overfitted() -> None:
+    assert not collapsed([{"clean": 0.99, "robust": 0.9}, {"clean": 0.1, "robust": 0.1}], constant=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "caution"),
+    [
+        ({"validation": 0}, "with validation = 0 nothing notices"),
+        ({"monitor.name": "fgsm"}, r"a monitor of one step \(fgsm\)"),
+        ({"monitor.steps": 1}, r"a monitor of one step \(pgd\)"),
+        ({}, "^$"),
+        ({"validation": 0, "defense.name": "pgd-at"}, "^$"),
+    ],
+)
+def test_a_single_step_training_that_nobody_watches_is_told_so(changes: dict[str, Any], caution: str) -> None:
+    recipe = load_recipe("demo", {"defense.name": "fast"} | changes)
+    assert re.search(caution, recipe.blind)
+
+
+class SuddenlyStrong:
+    """A monitor that does nothing in the first two epochs, and then turns every image into the same one."""
 
     calls = 0
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *_: Any) -> Iterator[Term]:
+    def __call__(self, _model: nn.Module, x: Tensor, *_: Any) -> Tensor:
         type(self).calls += 1
-        logits = model(x)
-        sign = 1 if self.calls <= 8 else -1
-        yield Term(sign * nn.functional.cross_entropy(logits, y, reduction="none"), logits, x)
+        return x if self.calls <= 2 else torch.zeros_like(x)
 
 
-def test_a_training_that_collapses_stops_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Forgetting, "calls", 0)
+@pytest.mark.parametrize(("choose", "epochs"), [("robust", 3), ("clean", 5)])
+def test_a_training_that_collapses_stops_and_says_so(
+    choose: str, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SuddenlyStrong, "calls", 0)
     said: list[str] = []
-    recipe = tiny(
-        defense__name=f"{__name__}:Forgetting",
-        threat="linf:0.001",
-        epochs=9,
-        averaging=0,
-        optimizer__lr=0.05,
-    )
+    changes = {"monitor": {"name": f"{__name__}:SuddenlyStrong"}, "choose": choose, "threat": "linf:1"}
+    recipe = load_recipe("demo", TINY | changes | {"epochs": 5, "defense.name": "standard", "averaging": 0})
     run = fit(recipe, tmp_path, how=How(say=said.append))
-    assert 3 <= len(run.history()) < 9
-    assert "collapsed from" in said[-1]
-    assert "catastrophic overfitting" in said[-1]
-    best, last = (load_tensors(file)[0] for file in (run.best, run.last))
-    assert not torch.equal(best["classifier.fc1.weight"], last["classifier.fc1.weight"])
-    assert len(fit(recipe, tmp_path, how=How(say=said.append)).history()) == len(run.history())  # it stays stopped
+    assert len(run.history()) == epochs
+    assert [row.get("collapsed", False) for row in run.history()][:3] == [False, False, choose == "robust"]
+    if choose == "robust":
+        assert "collapsed from" in said[-1]
+        assert "catastrophic overfitting" in said[-1]
+        info = load_tensors(run.best)[1]
+        assert f"holds epoch {info['log']['epoch']}" in said[-1]
+        assert info["log"]["epoch"] < 3
+    assert len(fit(recipe, tmp_path, how=How(say=said.append)).history()) == epochs  # it stays stopped
+
+
+@pytest.mark.parametrize(("defense", "expected"), [("standard", "clean"), ("atent", "robust")])
+def test_plain_trainings_are_chosen_by_clean_accuracy(defense: str, expected: str) -> None:
+    recipe = load_recipe("demo", {"defense.name": defense})
+    assert recipe.chosen_by == expected
+    rows = [{"clean": 0.99, "robust": 0.0}, {"clean": 0.3, "robust": 0.1}]
+    assert max(rows, key=lambda row: score(row, recipe.chosen_by)) == rows[expected == "robust"]

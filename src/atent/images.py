@@ -43,6 +43,11 @@ class Images:
         return math.prod(self.x.shape) * (4 if isinstance(self.x, Tensor) and self.x.dtype == torch.float32 else 1)
 
     @property
+    def constant_accuracy(self) -> float:
+        """How often the commonest label is right: what a network can reach that gives every image the same answer."""
+        return float(self.y.bincount().max()) / len(self) if len(self) else 0.0
+
+    @property
     def summary(self) -> str:
         """`2,400 images of 28 x 28 pixels, 1 channel: bag 800, coat 790, ...`"""
         channels, height, width = self.shape.image

@@ -4,7 +4,7 @@ import inspect
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from atent.ascent import auto_pull, step_size
-from atent.attacks import AtentChain, Attack, make_attack
+from atent.attacks import AtentChain, Attack, Fgsm, make_attack
 from atent.borrow import borrowed
 from atent.data import SOURCES
-from atent.defenses import DEFENSES, Atent, Defense
+from atent.defenses import DEFENSES, Atent, Defense, Fast, Standard
 from atent.errors import UserError, unknown
 from atent.fields import Count
 from atent.images import Augmentation, Images
@@ -24,6 +24,7 @@ from atent.optim import OPTIMIZERS, Optimizer, Schedule
 from atent.tables import explain, field_names, look_up, make, written_out
 from atent.threat import Threat
 
+Choice = Literal["robust", "clean"]
 OBJECT = " (a Python object)"  # ends the name of a network that was given as one
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -53,6 +54,7 @@ class Recipe(BaseModel):
     schedule: Schedule = Schedule()
     monitor: dict[str, Any] = {"name": "pgd", "steps": 20}
     monitor_examples: Count = 1000
+    choose: Choice | None = None
     patience: Count | None = None
 
     @field_validator("threat", mode="after")
@@ -100,6 +102,22 @@ class Recipe(BaseModel):
         if self.reset and self.weights is None:
             raise UserError(f"reset = {list(self.reset)} needs weights to start from; --weights FILE names them")
         return self
+
+    @property
+    def chosen_by(self) -> Choice:
+        """The held-out accuracy that picks the best epoch: of plain training, which has no other, the clean one."""
+        return self.choose or ("clean" if isinstance(self.make_defense(), Standard) else "robust")
+
+    @property
+    def blind(self) -> str:
+        """Why catastrophic overfitting of single-step training would go unnoticed; empty if it would not."""
+        if not isinstance(self.make_defense(), Fast):
+            return ""
+        if self.validation == 0:
+            return "with validation = 0 nothing notices when single-step training collapses"
+        if isinstance(self.make_monitor(), Fgsm) or self.monitor.get("steps") == 1:
+            return f"a monitor of one step ({self.monitor['name']}) does not notice when single-step training collapses"
+        return ""
 
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)
@@ -189,7 +207,8 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"recipe {name}: {error}") from None
     # Names first: a method named anew drops the old one's fields, but not those given with it.
-    for key, value in sorted((overrides or {}).items(), key=lambda item: not item[0].endswith(".name")):
+    settings = {_method_name(key, value): value for key, value in (overrides or {}).items()}
+    for key, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".name")):
         _replace(table, key, value)
     return parse_recipe(table, f"recipe {name}")
 
@@ -219,6 +238,11 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+
+
+def _method_name(key: str, value: Any) -> str:
+    """`defense=trades` means `defense.name=trades`."""
+    return f"{key}.name" if key in ("defense", "optimizer", "schedule", "monitor") and isinstance(value, str) else key
 
 
 def _replace(table: dict[str, Any], key: str, value: Any) -> None:

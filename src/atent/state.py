@@ -13,7 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from atent.defenses import Defense, Remembering
 from atent.errors import UserError
-from atent.recipe import Recipe, parse_recipe
+from atent.recipe import Choice, Recipe, parse_recipe
 from atent.runs import Run, join_parts, load_tensors, save_tensors, take_part
 
 
@@ -37,18 +37,24 @@ class Tally:
         self.recent = [*self.recent, cross_entropy][-100:]
 
 
-def collapsed(history: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether robust accuracy, once a fifth or more, has fallen below half of its best at the last epoch.
+def collapsed(history: Sequence[Mapping[str, Any]], constant: float) -> bool:
+    """Whether the last epoch has lost more than half of the best robust accuracy while clean accuracy held.
 
     So single-step training ends when it overfits catastrophically: from one epoch to the next PGD breaks every image.
+    The best must be .1 above `constant`, the accuracy of the best constant answer, which no attack can change.
     """
-    robust = [row["robust"] for row in history if "robust" in row]
-    return bool(robust) and max(robust) >= 0.2 and robust[-1] < max(robust) / 2
+    judged = [row for row in history if "robust" in row]
+    if not judged:
+        return False
+    best, now = max(judged, key=lambda row: float(row["robust"])), judged[-1]
+    lost = now["robust"] < best["robust"] / 2 and best["robust"] >= constant + 0.1
+    return bool(lost and now["clean"] >= best["clean"] - 0.1)
 
 
-def score(row: Mapping[str, Any]) -> tuple[float, float]:
-    """What makes an epoch better: robust accuracy on held-out images; between equals the clean one decides."""
-    return row.get("robust", 0.0), row.get("clean", 0.0)
+def score(row: Mapping[str, Any], choose: Choice) -> tuple[float, float]:
+    """What makes an epoch better: one accuracy on held-out images; between equals the other decides."""
+    robust, clean = row.get("robust", 0.0), row.get("clean", 0.0)
+    return (robust, clean) if choose == "robust" else (clean, robust)
 
 
 @dataclass
@@ -82,10 +88,15 @@ class State:
 
     def finished(self, recipe: Recipe) -> bool:
         """Whether all epochs are done, or `patience` of them since a better one, or the training has collapsed."""
-        scores = [score(row) for row in self.history]
+        scores = [score(row, recipe.chosen_by) for row in self.history]
         since = len(scores) - 1 - scores.index(max(scores)) if scores else 0
         impatient = recipe.patience is not None and since >= recipe.patience
-        return self.epoch >= recipe.epochs or impatient or collapsed(self.history)
+        return self.epoch >= recipe.epochs or impatient or self.collapsed
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the last epoch was found to have."""
+        return bool(self.history and self.history[-1].get("collapsed"))
 
     def save(self, path: Path, recipe: Recipe) -> None:
         parts = {"": self.model.state_dict(), "optimizer": _optimizer_tensors(self.optimizer)}

@@ -100,6 +100,8 @@ def _fit(state: State, recipe: Recipe, data: DataSet, train: Images, held: Image
             how.say(f"going on from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     else:
         how.say(f"{recipe.data}: {train.summary}; {len(held):,} held-out images judge each epoch")
+        if recipe.blind:
+            how.say(f"caution: {recipe.blind}")
     write_rows(run.log, state.history)
     per_epoch = len(epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", 0)))
     total = recipe.epochs * per_epoch
@@ -182,16 +184,20 @@ def _finish_epoch(state: State, recipe: Recipe, held: Images, run: Run, how: How
         )
         rows = [row for batch in batches for row in batch]
         row |= {"clean": clean_rate(rows).value, "robust": robust_rate(rows).value, "examples": len(rows)}
-    row["best"] = all(score(row) >= score(past) for past in state.history)
+    choose = recipe.chosen_by
+    row["best"] = all(score(row, choose) >= score(past, choose) for past in state.history)
     how.say(_epoch_line(row, recipe))
-    plateau = math.log(len(held.classes))
-    if tally.recent and all(abs(loss - plateau) < 0.02 for loss in tally.recent):
+    plateau, constant = math.log(len(held.classes)), held.constant_accuracy
+    stuck = bool(tally.recent) and all(abs(loss - plateau) < 0.02 for loss in tally.recent)
+    if stuck and row.get("clean", 0.0) <= constant + 0.1:
         row["plateau"] = True
         how.say(
             f"the loss has stuck at log({len(held.classes)}) = {plateau:.3f}: the network gives every image the same "
             "answer. Raise schedule.warmup or schedule.eps_warmup so that eps grows while the rate is high, or try "
             "another seed or a smaller optimizer.lr"
         )
+    if choose == "robust" and collapsed([*state.history, row], constant):
+        row["collapsed"] = True
     state.history.append(row)
     state.epoch, state.batch, state.tally = state.epoch + 1, 0, Tally()
     if row["best"]:
@@ -199,12 +205,13 @@ def _finish_epoch(state: State, recipe: Recipe, held: Images, run: Run, how: How
     state.save(run.last, recipe)
     write_rows(run.log, state.history)
     draw(row)
-    if collapsed(state.history):
-        best = max(state.history, key=score)
+    if state.collapsed:
+        best = next(past for past in reversed(state.history) if past["best"])
         how.say(
             f"stopped: robust accuracy on held-out images collapsed from {100 * best['robust']:.2f} to "
             f"{100 * row['robust']:.2f} (catastrophic overfitting: the training's own attack has become too weak). "
-            f"{run.best} holds epoch {best['epoch']}; more steps, a smaller step or fewer epochs avoid it"
+            f"{run.best} holds epoch {best['epoch']}; more steps, a smaller step or fewer epochs avoid it, and "
+            "choose = 'clean' lets such a training go on"
         )
     elif state.finished(recipe) and state.epoch < recipe.epochs:
         how.say(f"stopped early: no better epoch among the last {recipe.patience} (patience)")
