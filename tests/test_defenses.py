@@ -50,6 +50,18 @@ def test_same_generator_same_bits(build: Callable[..., Defense], threat: Threat)
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
+@defenses
+def test_flat_examples_in_half_precision_are_as_good_as_images(build: Callable[..., Defense]) -> None:
+    x, y = torch.rand(6, 12, generator=generator()).bfloat16(), torch.arange(6) % 3
+    model = nn.Linear(12, 3).bfloat16()
+    for term in build()(model, x, y, THREATS[1], generator()):
+        assert term.x_adv.shape == x.shape
+        assert term.x_adv.dtype == torch.bfloat16
+        term.loss.mean().backward()
+    assert model.weight.grad is not None
+    assert model.weight.grad.isfinite().all()
+
+
 def hinged(logits: Tensor, y: Tensor) -> Tensor:
     """MMA with margins that are all beyond a d_max of 0: wrong examples count in full, right ones a third."""
     return cross_entropy(logits, y) * torch.where(logits.argmax(1) == y, 1 / 3, 1.0)

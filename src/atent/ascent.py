@@ -14,7 +14,7 @@ from torch import Tensor
 
 from atent.errors import UserError, unknown
 from atent.fields import Direction, Projection, Pull, Start
-from atent.threat import Threat
+from atent.threat import Threat, over_pixels
 
 Objective = Callable[[Tensor], Tensor]
 Points = Generator[Tensor, Tensor | None, None]
@@ -92,7 +92,7 @@ def keep_own_gradient(point: Tensor, loss: Tensor) -> None:
     """
     factor: list[Tensor] = []
     loss.register_hook(factor.append)
-    point.register_hook(lambda gradient: gradient / factor[0].view(-1, *[1] * (point.dim() - 1)))
+    point.register_hook(lambda gradient: gradient / over_pixels(factor[0], point))
 
 
 def step_size(radius: Radius, steps: int, step: float | None, reach: float) -> Radius | float:

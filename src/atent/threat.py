@@ -52,9 +52,9 @@ class Threat:
         """The same ball, not cut by the pixel box: noisy images leave it."""
         return replace(self, box=(float("-inf"), float("inf")))
 
-    def with_radii(self, radii: Tensor) -> "OwnRadii":
-        """The same norm and box, a radius for each example."""
-        return OwnRadii(self.norm, float(radii.max()), self.box, radii=radii)
+    def with_radii(self, radii: Tensor, x: Tensor) -> "OwnRadii":
+        """The same norm and box, a radius for each example of x; `radii` has shape (n,)."""
+        return OwnRadii(self.norm, float(radii.max()), self.box, radii=over_pixels(radii, x))
 
     @property
     def radius(self) -> float | Tensor:
@@ -138,14 +138,18 @@ class Threat:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OwnRadii(Threat):
-    """A threat with a radius of its own for each example of a batch, shape (n,); `eps` is the largest."""
+    """A threat with a radius of its own for each example, shaped to broadcast over it; `eps` is the largest."""
 
     radii: Tensor
 
     @property
     def radius(self) -> Tensor:
-        """Shaped to broadcast over images."""
-        return self.radii.view(-1, 1, 1, 1)
+        return self.radii
+
+
+def over_pixels(values: Tensor, x: Tensor) -> Tensor:
+    """One value per example, shaped to broadcast over its pixels."""
+    return values.view(-1, *[1] * (x.dim() - 1))
 
 
 def _norm(delta: Tensor) -> Tensor:

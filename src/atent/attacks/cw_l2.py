@@ -5,11 +5,11 @@ from torch import Tensor, nn
 
 from atent.attacks.deepfool import DeepFool
 from atent.attacks.descent import descend
-from atent.attacks.protocol import named, nearest_within, only_norm, over_pixels, pull_back, still_right
+from atent.attacks.protocol import named, nearest_within, only_norm, pull_back, still_right
 from atent.borrow import borrowed
 from atent.fields import Count, Scale, Size, method
 from atent.losses import margin
-from atent.threat import Threat
+from atent.threat import Threat, over_pixels
 
 
 @method

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks.descent import descend
-from atent.attacks.protocol import named, nearest_within, only_norm, over_pixels, still_right
+from atent.attacks.protocol import named, nearest_within, only_norm, still_right
 from atent.borrow import borrowed
 from atent.fields import Count, Fraction, Size, method
 from atent.losses import margin
-from atent.threat import Threat
+from atent.threat import Threat, over_pixels
 
 
 @method

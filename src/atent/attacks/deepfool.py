@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from atent.attacks.protocol import named, nearest_within, over_pixels, pull_back, still_right
+from atent.attacks.protocol import named, nearest_within, pull_back, still_right
 from atent.borrow import borrowed
 from atent.fields import Count, Scale, method
-from atent.threat import Threat
+from atent.threat import Threat, over_pixels
 
 
 @method

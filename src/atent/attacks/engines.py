@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atent.attacks.protocol import over_pixels
 from atent.borrow import borrowed
 from atent.errors import UserError, unknown
-from atent.threat import Threat
+from atent.threat import Threat, over_pixels
 
 LIBRARIES = {"foolbox": "foolbox", "art": "adversarial-robustness-toolbox"}
 # Given by us, so not a user's to set: the network, the threat, true labels to leave, silence.

@@ -12,7 +12,7 @@ from atent.ascent import Objective, Points
 from atent.borrow import borrowed
 from atent.errors import UserError
 from atent.losses import Loss, margin
-from atent.threat import Threat
+from atent.threat import Threat, over_pixels
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -132,11 +132,6 @@ def only_norm(norm: str, threat: Threat, attack: str) -> None:
     """Refuse a threat in another norm than the attack's."""
     if threat.norm != norm:
         raise UserError(f"attack {attack} with threat {threat}; allowed: {norm} threats")
-
-
-def over_pixels(values: Tensor, x: Tensor) -> Tensor:
-    """One value per example, shaped to broadcast over its pixels."""
-    return values.view(-1, *[1] * (x.dim() - 1))
 
 
 def within(threat: Threat, points: Tensor, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from atent.defenses.inner import worst_point
 from atent.defenses.protocol import Term
 from atent.fields import Count, Size, Start, method
 from atent.losses import cross_entropy, soft_margin
-from atent.threat import Threat
+from atent.threat import Threat, over_pixels
 
 _BISECTIONS, _BEYOND = 10, 1.05  # of the paper: ten, up to 1.05 d_max
 
@@ -56,31 +56,31 @@ class Mma:
         memory: Tensor | None = None,
     ) -> Iterator[Term]:
         """Without a memory every search begins at the least radius; with one, it is brought up to date in place."""
-        seen = torch.zeros(len(x), device=x.device) if memory is None else memory
+        seen = x.new_zeros(len(x)) if memory is None else memory.to(x.dtype)
         with borrowed(model), torch.no_grad():
             right = model(x).argmax(1) == y
             boundary, margin = self._boundary(model, x, y, threat, generator, seen)
         if memory is not None:
             memory.copy_(margin * right)
-        x_adv = torch.where(right.view(-1, 1, 1, 1), boundary, x)
+        x_adv = torch.where(over_pixels(right, x), boundary, x)
         counts = ~right | (margin < self.hinge * threat.eps)
 
         clean = model(x)
         yield Term(cross_entropy(clean, y) / 3, clean, x)
         logits = model(x_adv)
-        yield Term(2 / 3 * counts * cross_entropy(logits, y), logits, x_adv)
+        yield Term(2 / 3 * (counts * cross_entropy(logits, y)), logits, x_adv)
 
     def _boundary(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator, seen: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The first wrong point found along PGD's direction and its distance; as far as we look where there is none."""
         furthest = _BEYOND * self.hinge * threat.eps
-        ball = threat.with_radii(seen.clamp(self.least * threat.eps, furthest))
+        ball = threat.with_radii(seen.clamp(self.least * threat.eps, furthest), x)
         delta = worst_point(self, model, lambda logits: soft_margin(logits, y), x, ball, generator) - x
-        unit = delta / threat.size(delta).clamp_min(1e-12).view(-1, 1, 1, 1)
+        unit = delta / over_pixels(threat.size(delta).clamp_min(1e-12), x)
 
         def along(distance: Tensor) -> Tensor:
-            return threat.clamp(x + distance.view(-1, 1, 1, 1) * unit)
+            return threat.clamp(x + over_pixels(distance, x) * unit)
 
         near, far = torch.zeros_like(seen), torch.full_like(seen, furthest)
         for _ in range(_BISECTIONS):
