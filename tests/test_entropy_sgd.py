@@ -1,8 +1,11 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from atent.entropy_sgd import EntropySGD
+from atent.errors import UserError
 from toys import small_batch, small_network
 
 CURVATURE, CENTER = 3.0, 2.0
@@ -64,6 +67,42 @@ def test_gamma_grows_with_each_step_of_the_weights() -> None:
         optimizer.step(closure)
     for gamma, spread in zip((1, 2, 4), spreads[49::50], strict=True):
         assert spread == pytest.approx((gamma * (1 - 0.1 * gamma / 2)) ** -0.5, rel=0.03)  # the discrete chain's law
+
+
+def test_gamma_stops_growing_before_the_chain_diverges() -> None:
+    """Beyond gamma = 2 / step every Langevin step would overshoot w; beyond 1 / step gamma does not grow."""
+    parameter = nn.Parameter(torch.zeros(50))
+    optimizer = EntropySGD([parameter], steps=20, step=0.1, growth=1e6)
+    for _ in range(60):  # 1e-3 * 1e6^60 is beyond the largest float
+        optimizer.step(lambda: 0.0)
+    assert float(parameter.detach().abs().max()) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"steps": 0}, "steps 0; allowed: 1"),
+        ({"step": 0.0}, "step 0.0; allowed: .* above 0"),
+        ({"lr": -1.0}, "lr -1.0"),
+    ],
+)
+def test_fields_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        EntropySGD([nn.Parameter(torch.zeros(2))], **fields)
+
+
+def test_the_number_of_steps_is_part_of_its_state() -> None:
+    one, two = (EntropySGD([nn.Parameter(torch.zeros(2))], steps=steps) for steps in (7, 5))
+    two.load_state_dict(one.state_dict())
+    calls = 0
+
+    def closure() -> float:
+        nonlocal calls
+        calls += 1
+        return 0.0
+
+    two.step(closure)
+    assert calls == 7
 
 
 def test_a_closure_that_fails_leaves_the_weights_as_they_were() -> None:

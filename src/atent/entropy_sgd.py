@@ -1,10 +1,13 @@
 """Entropy-SGD: an optimizer that looks around in weight space before it steps."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from atent.errors import UserError
 
 
 class EntropySGD(torch.optim.Optimizer):
@@ -15,9 +18,9 @@ class EntropySGD(torch.optim.Optimizer):
         w <- w - lr (w - mu)
 
     gamma (w - mean of w') is the gradient of -log of the integral of exp(-L(w') - gamma/2 |w - w'|^2), so wide valleys
-    win. gamma grows by the factor 1 + `growth` with each step of w. `step(closure)` calls the closure `steps` times; it
-    must zero the gradients, compute the loss at the present weights, back-propagate it and return it. If it raises,
-    the weights are as before.
+    win. gamma grows by the factor 1 + `growth` with each step of w, up to 1 / step. `step(closure)` calls the closure
+    `steps` times; it must zero the gradients, compute the loss at the present weights, back-propagate it and return it.
+    If it raises, the weights are as before.
 
     Chaudhari et al. 2017, https://arxiv.org/abs/1611.01838. Differs from the paper's Algorithm ("Entropy SGD" of
     Jagatap et al.) in: the outer step is lr (w - mu) with lr near 1, not lr gamma (w - mu), which hardly moves. Differs
@@ -37,21 +40,28 @@ class EntropySGD(torch.optim.Optimizer):
         share: float = 0.75,
         weight_decay: float = 0.0,
     ) -> None:
-        self.steps = steps
         fields = {"step": step, "gamma": gamma, "growth": growth, "noise": noise, "share": share}
-        super().__init__(params, {"lr": lr, **fields, "weight_decay": weight_decay})
+        fields |= {"lr": lr, "weight_decay": weight_decay}
+        if steps < 1:
+            raise UserError(f"Entropy-SGD: steps {steps}; allowed: 1 or more")
+        for name, value in fields.items():
+            if not (math.isfinite(value) and value >= 0) or (name == "step" and value == 0):
+                allowed = "a finite number above 0" if name == "step" else "a finite number >= 0"
+                raise UserError(f"Entropy-SGD: {name} {value}; allowed: {allowed}")
+        super().__init__(params, {"steps": steps, **fields})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]  # it cannot do without a closure
         moved = [(p, group) for group in self.param_groups for p in group["params"] if p.requires_grad]
         centers = [p.clone() for p, _ in moved]
         averages = [p.clone() for p, _ in moved]
+        pulls = [_pull(group, float(self._age(p))) for p, group in moved]
         try:
-            for _ in range(self.steps):
+            for _ in range(self.param_groups[0]["steps"]):
                 with torch.enable_grad():
                     loss = closure()
-                for (p, group), center, average in zip(moved, centers, averages, strict=True):
-                    self._langevin(p, group, center)
+                for (p, group), center, average, pull in zip(moved, centers, averages, pulls, strict=True):
+                    _langevin(p, group, center, pull)
                     average.lerp_(p, group["share"])
         except BaseException:
             for (p, _), center in zip(moved, centers, strict=True):
@@ -62,16 +72,24 @@ class EntropySGD(torch.optim.Optimizer):
             self._age(p).add_(1)
         return loss
 
-    def _langevin(self, p: Tensor, group: dict[str, Any], center: Tensor) -> None:
-        gamma = group["gamma"] * (1 + group["growth"]) ** float(self._age(p))
-        drift = gamma * (p - center) + group["weight_decay"] * p
-        if p.grad is not None:
-            drift += p.grad
-        p.sub_(group["step"] * drift)
-        if group["noise"]:
-            p.add_(torch.randn_like(p), alpha=(2 * group["step"]) ** 0.5 * group["noise"])
-
     def _age(self, p: Tensor) -> Tensor:
         """How many steps the weight has made; a tensor, so that checkpoints keep it."""
         age: Tensor = self.state[p].setdefault("age", torch.zeros((), dtype=torch.float32))
         return age
+
+
+def _pull(group: dict[str, Any], age: float) -> float:
+    """gamma, grown; at most 1/step, with which a Langevin step returns to w: beyond 2/step the chain would diverge."""
+    gamma, most = group["gamma"], 1 / group["step"]
+    return float(gamma * math.exp(min(age * math.log1p(group["growth"]), math.log(most / gamma)))) if gamma else 0.0
+
+
+def _langevin(p: Tensor, group: dict[str, Any], center: Tensor, pull: float) -> None:
+    drift = (p - center).mul_(pull)
+    if group["weight_decay"]:
+        drift.add_(p, alpha=group["weight_decay"])
+    if p.grad is not None:
+        drift.add_(p.grad)
+    p.sub_(drift.mul_(group["step"]))
+    if group["noise"]:
+        p.add_(torch.randn_like(p), alpha=(2 * group["step"]) ** 0.5 * group["noise"])
