@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -41,6 +42,49 @@ def kl(p: list[float], q: list[float]) -> float:
 def test_standard_is_cross_entropy() -> None:
     model, x, y, found = terms(Standard(), THREATS[0])
     assert_losses(found, [-math.log(p[label]) for p, label in zip(probabilities(model, x), y, strict=True)])
+
+
+def ascended(
+    loss: Callable[[Tensor], Tensor], x: Tensor, start: Tensor, threat: Threat, step: float, steps: int
+) -> Tensor:
+    """Projected ascent as a textbook writes it, one image at a time."""
+    points = []
+    for image, point in zip(x, start, strict=True):
+        for _ in range(steps):
+            point = point.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(loss(point[None]), point)
+            with torch.no_grad():
+                if threat.norm == "linf":
+                    point = torch.minimum(
+                        torch.maximum(point + step * slope.sign(), image - threat.eps), image + threat.eps
+                    )
+                else:
+                    away = point + step * slope / (slope**2).sum().sqrt() - image
+                    point = image + away * min(1.0, threat.eps / float((away**2).sum().sqrt()))
+                point = point.clamp(0, 1)
+        points.append(point.detach())
+    return torch.stack(points)
+
+
+@threats
+@pytest.mark.parametrize(
+    ("defense", "step", "steps"),
+    [(Fast(), 1.25, 1), (PgdAt(steps=3), 2.5 / 3, 3), (Mart(steps=3), 2 / 3, 3)],
+    ids=["fast", "pgd-at", "mart"],
+)
+def test_the_point_trained_at_ascends_cross_entropy(defense: Defense, step: float, steps: int, threat: Threat) -> None:
+    """Wong et al. 2020: one step of 1.25 eps; Madry et al. 2018 and Wang et al. 2020: several."""
+    model, x, y, found = terms(defense, threat)
+    start = threat.sample(x, generator(), getattr(defense, "start", "uniform"))
+    for k, label in enumerate(y):
+        one = slice(k, k + 1)
+        loss = partial(cross_entropy_of, model, label)
+        expected = ascended(loss, x[one], start[one], threat, step * threat.eps, steps)
+        torch.testing.assert_close(found[-1].x_adv[one], expected, rtol=0, atol=1e-9)
+
+
+def cross_entropy_of(model: nn.Module, label: int, point: Tensor) -> Tensor:
+    return -torch.softmax(model(point)[0], 0)[label].log()
 
 
 @threats
@@ -112,8 +156,61 @@ def test_mma_trains_at_the_exact_boundary_of_a_linear_network(threat: Threat) ->
 
 
 @threats
+def test_mma(threat: Threat) -> None:
+    """Ding et al. 2020: a third of the loss at x, two thirds at the boundary that PGD on the soft margin points to."""
+    model = small_network(dropout=0).double().eval()
+    x = small_batch()[0].double()
+    y = model(x).argmax(1)
+    y[:2] = (y[:2] + 1) % 3  # two are wrong
+    remembered = [0.9 * threat.eps, 0.5 * threat.eps] * 4
+    memory = torch.tensor(remembered, dtype=torch.float64)
+    found = list(Mma(steps=3, hinge=2.0, start="center")(model, x, y, threat, generator(), memory=memory))
+
+    def changed(image: Tensor, by: Tensor) -> list[float]:
+        return probabilities(model, (image + by).clamp(0, 1)[None])[0]
+
+    expected, margins = [], []
+    for image, label, radius in zip(x, y.tolist(), remembered, strict=True):
+        ball, one = Threat(threat.norm, radius), image[None]
+        point = ascended(partial(soft_margin_of, model, label), one, one, ball, 2.5 / 3 * radius, 3)
+        away = point[0] - image
+        unit = away / (away.abs().max() if threat.norm == "linf" else (away**2).sum().sqrt())
+        near, far = 0.0, 1.05 * 2 * threat.eps
+        for _ in range(10):
+            middle = (near + far) / 2
+            answers = changed(image, middle * unit)
+            near, far = (near, middle) if answers[label] < max(answers) else (middle, far)
+        at_x, at_boundary = changed(image, 0 * unit), changed(image, far * unit)
+        right = at_x[label] == max(at_x)
+        hinged = -math.log((at_boundary if right else at_x)[label]) * (far < 2 * threat.eps or not right)
+        expected.append(-math.log(at_x[label]) / 3 + 2 / 3 * hinged)
+        margins.append(far if right else 0.0)
+    assert_losses(found, expected)
+    torch.testing.assert_close(memory, torch.tensor(margins, dtype=torch.float64))
+    kinds = {"wrong" if margin == 0 else "near" if margin < 2 * threat.eps else "far" for margin in margins}
+    assert kinds >= {"wrong", "near"}
+
+
+def soft_margin_of(model: nn.Module, label: int, point: Tensor) -> Tensor:
+    return soft(model(point)[0], label)
+
+
+def soft(logits: Tensor, label: int) -> Tensor:
+    """The log of the sum of the wrong classes' exponentials, minus the right logit."""
+    wrong = torch.cat([logits[:label], logits[label + 1 :]])
+    return wrong.exp().sum().log() - logits[label]
+
+
+def test_the_soft_margin_is_its_papers() -> None:
+    logits = torch.randn(9, 4, generator=generator(), dtype=torch.float64) * 3
+    y = torch.arange(9) % 4
+    expected = torch.stack([soft(row, label) for row, label in zip(logits, y.tolist(), strict=True)])
+    torch.testing.assert_close(soft_margin(logits, y), expected)
+
+
+@threats
 def test_mma_searches_in_the_ball_of_the_margin_it_remembers(threat: Threat) -> None:
-    """With steps too short to leave the start, the direction found is the random start's, scaled by the memory."""
+    """The random start lies in a ball of the remembered margin, or of the least or the largest radius allowed."""
     model, (x, y) = small_network(dropout=0).eval(), small_batch()
     radii = []
 
