@@ -1,6 +1,6 @@
 """Kill a short training at random moments, resume it, and see that nothing is lost.
 
-python scripts/kill_often.py --kills 50 --seed 0
+python scripts/kill_often.py --kills 50 --seed 0 [--set defense.name=mma ...]
 
 An uninterrupted training is the reference. Then trainings by the same recipe are killed with SIGKILL, each process at a
 moment drawn uniformly from the time that the whole training takes (counted from its first word, not from the process'
@@ -25,12 +25,12 @@ from atent.runs import Run, load_tensors, read_json
 
 # 400 images of mnist-small in 8 batches an epoch, the state saved after each: there is nearly always a write to hit.
 RECIPE = ["validation=5600", "batch=50", "monitor_examples=20", "monitor.steps=2", "defense.steps=2"]
-COMMAND = ["train", "demo", "--threads=1", "--checkpoint-batches=1", *(f"--set={setting}" for setting in RECIPE)]
+COMMAND = [sys.executable, "-m", "atent", "train", "demo", "--threads=1", "--checkpoint-batches=1"]
 
 
-def start(folder: Path, epochs: int) -> tuple[subprocess.Popen[str], str]:
+def start(folder: Path, settings: list[str]) -> tuple[subprocess.Popen[str], str]:
     """Start a training; returns once it has said its first line, with that line."""
-    command = [sys.executable, "-m", "atent", *COMMAND, f"--set=epochs={epochs}", f"--out={folder}"]
+    command = [*COMMAND, *(f"--set={setting}" for setting in settings), f"--out={folder}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     return process, process.stderr.readline()
@@ -63,18 +63,20 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--epochs", type=int, default=6, help="of the training that is killed")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], help="a recipe key, KEY=VALUE, as of `atent train`")
     chosen = parser.parse_args()
+    settings = [*RECIPE, f"epochs={chosen.epochs}", *chosen.set]
     moments, counts = random.Random(chosen.seed), Counter[str]()
     with tempfile.TemporaryDirectory() as place:
         reference = Run(Path(place, "reference"))
-        process, _ = start(reference.folder, chosen.epochs)
+        process, _ = start(reference.folder, settings)
         began = time.monotonic()
         process.communicate()
         duration = time.monotonic() - began
         assert process.returncode == 0
         while counts["kills"] < chosen.kills or counts["unfinished"]:
             run = Run(Path(place, f"run{counts['runs']}"))
-            process, first = start(run.folder, chosen.epochs)
+            process, first = start(run.folder, settings)
             counts["resumed in the middle"] += first.startswith("going on from")
             try:
                 _, said = process.communicate(

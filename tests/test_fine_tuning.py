@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from atent.defenses import DEFENSES
 from atent.errors import UserError
-from atent.runs import load_tensors
+from atent.runs import Run, load_tensors
 from atent.train import fit
 from short_runs import QUIET, tiny
 from toys import own_folder
@@ -29,6 +30,27 @@ def test_fine_tuning_starts_from_the_weights_and_leaves_frozen_layers_alone(tmp_
     assert after["classifier.fc3.weight"].shape == (3, 200)
     shutil.rmtree(first.folder)  # a run does not need its parent once it has begun
     assert len(fit(recipe, tmp_path / "second", how=QUIET).history()) == 2
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return fit(tiny(epochs=1), tmp_path_factory.mktemp("parent"), how=QUIET)
+
+
+@pytest.mark.parametrize(
+    ("defense", "optimizer"), [*((name, "sgd") for name in DEFENSES), ("atent", "adam"), ("atent", "entropy-sgd")]
+)
+def test_every_defense_and_optimizer_starts_from_the_weights_given(
+    defense: str, optimizer: str, parent: Run, tmp_path: Path
+) -> None:
+    """With steps that change next to nothing, what comes out is what went in."""
+    slow = {"optimizer.step": 1e-9, "optimizer.noise": 0.0} if optimizer == "entropy-sgd" else {"optimizer.lr": 1e-9}
+    changes: dict[str, Any] = {"defense.name": defense, "optimizer.name": optimizer, "weights": str(parent.folder)}
+    recipe = tiny(epochs=1, validation=5950, averaging=0, **changes, **slow)
+    tuned, given = (load_tensors(run.best)[0] for run in (fit(recipe, tmp_path / "run", how=QUIET), parent))
+    assert any(not torch.equal(tuned[name], given[name]) for name in given)
+    for name in given:
+        torch.testing.assert_close(tuned[name], given[name], rtol=0, atol=1e-6)
 
 
 def test_weights_that_do_not_fit_leave_no_folder_behind(tmp_path: Path) -> None:
