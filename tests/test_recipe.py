@@ -1,3 +1,5 @@
+import re
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from atent.defenses import Atent
 from atent.errors import UserError
 from atent.models import Shape, Standardize
 from atent.optim import Adam, Sgd
-from atent.recipe import build_model, load_recipe, parse_setting, recipe_names
+from atent.recipe import RECIPES, build_model, load_recipe, parse_setting, recipe_names
 from toys import stand_in
 
 TABLES = {  # of the paper: every row, and what fine-tuning starts from
@@ -26,6 +28,15 @@ PROMISED = {f"{table}-{row}" for table, rows in TABLES.items() for row in rows}
 
 def test_every_promised_recipe_is_there() -> None:
     assert set(recipe_names()) >= PROMISED
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_header_tells_the_command_the_time_and_what_to_expect(name: str) -> None:
+    lines = (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()
+    header = " ".join(takewhile(lambda line: line.startswith("#"), lines))
+    assert f"atent train {name}" in header
+    assert re.search(r"(second|minute|hour|day)s?\b|as long as", header, flags=re.IGNORECASE)
+    assert re.search(r"\d\d\.\d|no figure|about \d\d|expect|published", header, flags=re.IGNORECASE)
 
 
 def test_defaults_are_written_out_and_make_the_same_methods_again() -> None:
@@ -125,6 +136,12 @@ def test_a_users_network_is_imported_and_standardizes_first() -> None:
     assert isinstance(model, nn.Sequential)
     assert isinstance(model[0], Standardize)
     assert model(torch.rand(3, 1, 28, 28)).shape == (3, 10)
+
+
+@pytest.mark.parametrize("key", ["defense", "optimizer", "schedule", "monitor"])
+def test_a_methods_name_may_stand_for_its_table(key: str) -> None:
+    name = {"defense": "trades", "optimizer": "adam", "schedule": "cosine", "monitor": "fgsm"}[key]
+    assert load_recipe("demo", {key: name}) == load_recipe("demo", {f"{key}.name": name})
 
 
 def test_unknown_recipe_lists_the_known_ones() -> None:
