@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,8 @@ from atent.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from atent.defenses import Defense
+
+HEADINGS = {"defenses": " (passes for each image of a batch at default settings, norms, reference)"}
 
 
 def list_names(
@@ -31,25 +34,28 @@ def list_names(
     from atent.recipe import RECIPES, recipe_names
 
     def headline(thing: object) -> str:
+        thing = thing.func if isinstance(thing, partial) else thing
         return (thing.__doc__ or "").strip().splitlines()[0] if isinstance(thing, type) and thing.__doc__ else ""
 
-    kinds = {
-        "recipes": {
-            name: (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-            for name in recipe_names()
-        },
-        "models": {name: headline(build) for name, build in MODELS.items()},
-        "defenses": {name: _defense_line(build) for name, build in DEFENSES.items()},
-        "optimizers": {name: headline(build) for name, build in OPTIMIZERS.items()},
-        "attacks": {name: headline(build) for name, build in {**ATTACKS, **OUTSIDE}.items()},
-        "data": {name: f"{len(source.classes)} classes" for name, source in SOURCES.items()},
+    def header(name: str) -> str:
+        return (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+
+    kinds: dict[str, Callable[[], dict[str, str]]] = {
+        "recipes": lambda: {name: header(name) for name in recipe_names()},
+        "models": lambda: {name: headline(build) for name, build in MODELS.items()},
+        "defenses": lambda: {name: _defense_line(build) for name, build in DEFENSES.items()},
+        "optimizers": lambda: {name: headline(build) for name, build in OPTIMIZERS.items()},
+        "attacks": lambda: {name: headline(build) for name, build in {**ATTACKS, **OUTSIDE}.items()},
+        "data": lambda: {name: f"{len(source.classes)} classes" for name, source in SOURCES.items()},
     }
     if kind is not None and kind not in kinds:
         raise unknown("kind", kind, kinds)
     for title in [kind] if kind else kinds:
-        print(f"{title}:")
-        for name, words in kinds[title].items():
-            print(f"  {name:24}{words}".rstrip())
+        print(f"{title}{HEADINGS.get(title, '')}:")
+        lines = kinds[title]()
+        width = max(map(len, lines)) + 2
+        for name, words in lines.items():
+            print(f"  {name:{width}}{words}".rstrip())
 
 
 def _defense_line(build: "Callable[..., Defense]") -> str:

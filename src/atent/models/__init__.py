@@ -1,6 +1,7 @@
 """The paper's networks: `MODELS[name](shape)` builds one with random weights."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import nn
 
@@ -15,12 +16,12 @@ from atent.models.wide_resnet import WideResNet
 MODELS: dict[str, Callable[[Shape], nn.Module]] = {
     "small-cnn": SmallCnn,
     "lenet5": LeNet5,
-    "resnet-20": lambda shape: ResNet(shape, (3, 3, 3), width=16, padded=True),
-    "resnet-110": lambda shape: ResNet(shape, (18, 18, 18), width=16, padded=True),
-    "resnet-18": lambda shape: ResNet(shape, (2, 2, 2, 2), width=64, padded=False),
-    "wrn-28-4": lambda shape: WideResNet(shape, 28, 4),
-    "wrn-28-10": lambda shape: WideResNet(shape, 28, 10),
-    "wrn-34-10": lambda shape: WideResNet(shape, 34, 10),
+    "resnet-20": partial(ResNet, blocks=(3, 3, 3), width=16, padded=True),
+    "resnet-110": partial(ResNet, blocks=(18, 18, 18), width=16, padded=True),
+    "resnet-18": partial(ResNet, blocks=(2, 2, 2, 2), width=64, padded=False),
+    "wrn-28-4": partial(WideResNet, depth=28, widen=4),
+    "wrn-28-10": partial(WideResNet, depth=28, widen=10),
+    "wrn-34-10": partial(WideResNet, depth=34, widen=10),
 }
 
 __all__ = ["MODELS", "LeNet5", "ResNet", "Shape", "SmallCnn", "Standardize", "WideResNet", "outside_model"]
