@@ -1,7 +1,9 @@
 """What entropy adds: ATENT with one factor changed at a time, and PGD training, all at equal passes.
 
-python scripts/ablation.py --data-dir DATA                      trains what is missing, then prints the table
+python scripts/ablation.py --data-dir DATA                      trains what is missing
 python scripts/ablation.py --data-dir DATA --seeds 1 --variants pgd-at noise-0.1
+
+Prints the table of all that was judged so far, and writes its rows to `ablation.jsonl` in the folder of the runs.
 
 Each training costs five minutes of a two-core machine (`equal_budget.py`). PGD-40 judges it on 2,000 held-out images,
 the same for all variants of a seed. Stopped and started again, it goes on; two processes with different seeds can share
@@ -13,11 +15,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from equal_budget import judged, recipe_for
+from equal_budget import JUDGED, judged, passes_of, recipe_for
 
 from atent.machine import prepare
+from atent.runs import read_json, write_rows
 
 MINUTES = 5
+SEEDS = 3
 ATENT: dict[str, Any] = {
     "defense.name": "atent",
     "defense.steps": 10,
@@ -32,7 +36,7 @@ ATENT: dict[str, Any] = {
     "optimizer.lr": 0.05,
 }
 VARIANTS: dict[str, dict[str, Any]] = {
-    "pgd-at": {"defense.name": "pgd-at", "defense.steps": 10, "optimizer.lr": 0.05},
+    "pgd-at": {"defense.name": "pgd-at", "defense.steps": 10, "defense.reach": 2.0, "optimizer.lr": 0.05},
     "atent": ATENT,
     "noise-0.1": ATENT | {"defense.noise": 0.1},
     "share-1": ATENT | {"defense.share": 1.0},
@@ -47,32 +51,63 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def table(rows: dict[str, list[dict[str, Any]]]) -> str:
-    """Mean and spread (standard deviation over the seeds) of each variant, the most robust first."""
-    lines = ["| variant | passes | images | seeds | clean | PGD-40 | radius |", "|---|---|---|---|---|---|---|"]
-    for variant, of in sorted(rows.items(), key=lambda item: -statistics.mean(row["robust"] for row in item[1])):
-        cells = [variant, f"{of[0]['units'] / 2:g}", f"{of[0]['images']:,}", str(len(of))]
-        for key in ("clean", "robust"):
-            values = [100 * row[key] for row in of]
-            cells.append(f"{statistics.mean(values):.2f} +- {statistics.stdev(values) if len(of) > 1 else 0:.2f}")
-        cells.append(f"{statistics.mean(row['radius'] for row in of):.3f}")
+def finished(out: Path) -> list[dict[str, Any]]:
+    """A row for every training judged so far."""
+    folders = [(variant, seed, out / f"{variant}-{seed}") for variant in VARIANTS for seed in range(SEEDS)]
+    found = [(variant, seed, folder / JUDGED) for variant, seed, folder in folders if (folder / JUDGED).exists()]
+    return [{"variant": variant, "seed": seed, **read_json(file)} for variant, seed, file in found]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Mean and spread (standard deviation over the seeds) of each variant, the most robust first.
+
+    The gain over PGD training is of each seed, whose trainings begin with the same weights and are judged on the same
+    images, and then averaged.
+    """
+    rival = {row["seed"]: row["robust"] for row in rows if row["variant"] == "pgd-at"}
+    variants: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        variants.setdefault(row["variant"], []).append(row)
+    lines = [
+        "| variant | passes | images | seeds | clean % | PGD-40 % | over `pgd-at` | radius |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for variant, of in sorted(variants.items(), key=lambda item: -statistics.mean(row["robust"] for row in item[1])):
+        gains = [row["robust"] - rival[row["seed"]] for row in of if row["seed"] in rival]
+        cells = [
+            f"`{variant}`",
+            f"{of[0]['passes']:g}",
+            f"{of[0]['images']:,}",
+            str(len(of)),
+            spread([row["clean"] for row in of]),
+            spread([row["robust"] for row in of]),
+            "" if variant == "pgd-at" or not gains else spread(gains, sign="+"),
+            f"{statistics.mean(row['radius'] for row in of):.3f}",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def spread(shares: list[float], sign: str = "") -> str:
+    """Mean and standard deviation in percent; of a single value no deviation is known."""
+    mean = f"{100 * statistics.mean(shares):{sign}.2f}"
+    return f"{mean} +- {100 * statistics.stdev(shares):.2f}" if len(shares) > 1 else mean
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/ablation"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", choices=range(SEEDS), default=list(range(SEEDS)))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
     prepare(given.threads)
-    found: dict[str, list[dict[str, Any]]] = {}
     for seed in given.seeds:
         for variant in given.variants:
-            recipe = recipe_for(MINUTES, VARIANTS[variant], seed)
-            row = judged(recipe, given.out / f"{variant}-{seed}", given.data_dir)
-            found.setdefault(variant, []).append(row)
-    print(table(found))
+            judged(
+                recipe_for(MINUTES, VARIANTS[variant], seed, passes_of), given.out / f"{variant}-{seed}", given.data_dir
+            )
+    rows = finished(given.out)
+    write_rows(given.out / "ablation.jsonl", rows)
+    print(table(rows))

@@ -1,12 +1,12 @@
 """Trainings on MNIST at linf .3 that cost the same: shared by `ablation.py` and `side_by_side.py`.
 
-The measure is forward plus backward passes of an image, counted. A minute of a two-core machine pays for UNITS of them
-on `small-cnn`. A training's images are cut so that images times passes is what its minutes pay for.
+A minute of a two-core machine pays for PER_MINUTE gradients of `small-cnn` with respect to an image. A training's
+images are cut so that images times cost is what its minutes pay for; the cost of an image is its passes (equal passes)
+or the time that they take (equal time).
 """
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,15 @@ from atent.progress import progress
 from atent.randomness import derive
 from atent.recipe import Recipe, load_recipe
 from atent.rows import clean_rate, robust_rate
-from atent.runs import Run, write_rows
+from atent.runs import Run, read_json, write_json
 from atent.train import fit
 from atent.weights import load_weights
 
 HELD_OUT = 2000  # images that judge; never trained on
+JUDGED = "judged.json"
 IMAGES = 60_000 - HELD_OUT
-UNITS = IMAGES * 22 // 5  # ten-step PGD training (11 passes each way) sees all images in five minutes
+PER_MINUTE = IMAGES * 11 / 5  # ten-step PGD training (11 passes) sees all images in five minutes
+FORWARD, TO_WEIGHTS = 0.41, 1.48  # the time of other passes, measured at batch 64 in one thread, the other core busy
 SHARED = {
     "epochs": 1,
     "batch": 64,
@@ -37,24 +39,36 @@ SHARED = {
 }
 
 
-def units_per_image(recipe: Recipe) -> int:
-    """Passes, forward and backward; an optimizer of several steps a batch takes as many times more."""
+def passes_of(recipe: Recipe) -> float:
+    """Passes an image, a forward or a backward one counting half."""
     passes = passes_per_image(recipe.make_defense(), recipe.make_threat())
-    steps = recipe.optimizer["steps"] if recipe.optimizer["name"] == "entropy-sgd" else 1
-    return int(steps * (passes.forward + passes.backward))
+    return gradients(recipe) * (passes.forward + passes.backward) / 2
 
 
-def recipe_for(minutes: float, changes: Mapping[str, Any], seed: int) -> Recipe:
+def time_of(recipe: Recipe) -> float:
+    """What an image takes, in gradients with respect to it."""
+    passes = passes_per_image(recipe.make_defense(), recipe.make_threat())
+    to_image = passes.backward - passes.to_weights
+    only_forward = passes.forward - passes.backward
+    return gradients(recipe) * (FORWARD * only_forward + to_image + TO_WEIGHTS * passes.to_weights)
+
+
+def gradients(recipe: Recipe) -> int:
+    """How many gradients of the loss the optimizer asks for in a batch."""
+    return int(recipe.optimizer["steps"]) if recipe.optimizer["name"] == "entropy-sgd" else 1
+
+
+def recipe_for(minutes: float, changes: Mapping[str, Any], seed: int, cost: Callable[[Recipe], float]) -> Recipe:
     """`mnist-linf-standard` with these changes, and as many images as the minutes pay for; the rest is held out."""
     recipe = load_recipe("mnist-linf-standard", {**SHARED, "seed": seed, **changes})
-    images = minutes * UNITS / units_per_image(recipe)
+    images = minutes * PER_MINUTE / cost(recipe)
     epochs = math.ceil(images / IMAGES - 0.01)
     return recipe.model_copy(update={"epochs": epochs, "validation": 60_000 - min(IMAGES, int(images / epochs))})
 
 
 def judged(recipe: Recipe, folder: Path, data_dir: Path, examples: int = HELD_OUT, steps: int = 40) -> dict[str, Any]:
     """Train, if that was not done yet, and attack the best weights on images held out of every training of the seed."""
-    run, file = Run(folder), folder / "judged.json"
+    run, file = Run(folder), folder / JUDGED
     if not file.exists():
         fit(recipe, folder, data_dir=data_dir)
         # The smaller held-out set of a seed is a part of the larger ones.
@@ -72,13 +86,12 @@ def judged(recipe: Recipe, folder: Path, data_dir: Path, examples: int = HELD_OU
             "robust": robust_rate(rows).value,
             "examples": len(rows),
             "steps": steps,
-            "units": units_per_image(recipe),
+            "passes": passes_of(recipe),
             "images": (60_000 - int(recipe.validation)) * recipe.epochs,
             "radius": run.history()[-1]["radius"],
             "seconds": sum(epoch["seconds"] for epoch in run.history()),
             "defense": recipe.defense,
             "optimizer": recipe.optimizer,
         }
-        write_rows(file, [row])
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+        write_json(file, row)
+    return read_json(file)

@@ -13,10 +13,11 @@ from atent.errors import UserError
 
 @dataclass
 class Passes:
-    """Images that went forward, and images whose logits were differentiated."""
+    """Images that went forward; those whose logits were differentiated; and those of them to the weights."""
 
     forward: int = 0
     backward: int = 0
+    to_weights: int = 0
 
 
 @contextmanager
@@ -27,11 +28,16 @@ def counted(model: nn.Module) -> Iterator[Passes]:
     def came_back(gradient: Tensor) -> None:
         passes.backward += len(gradient)
 
+    def came_back_to_weights(gradient: Tensor) -> None:
+        came_back(gradient)
+        passes.to_weights += len(gradient)
+
     def went_through(module: nn.Module, arguments: Any, logits: Any) -> None:  # noqa: ARG001 (a hook's)
         if isinstance(logits, Tensor):
             passes.forward += len(logits)
             if logits.requires_grad:
-                logits.register_hook(came_back)
+                trained = any(parameter.requires_grad for parameter in module.parameters())
+                logits.register_hook(came_back_to_weights if trained else came_back)
 
     hook = model.register_forward_hook(went_through)
     try:

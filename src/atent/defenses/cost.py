@@ -17,4 +17,4 @@ def passes_per_image(defense: Defense, threat: Threat) -> Passes:
     with counted(model) as passes:
         for term in defense(model, x, y, threat, derive(0, "cost")):
             term.loss.mean().backward()
-    return Passes(passes.forward // count, passes.backward // count)
+    return Passes(passes.forward // count, passes.backward // count, passes.to_weights // count)
