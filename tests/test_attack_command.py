@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from atent.attacks import ATTACKS, OUTSIDE, make_attack
+from atent.attacks import make_attack
 from atent.report import results
 from atent.suites import SUITES, suite_attacks
 from atent.threat import Threat
@@ -155,10 +155,6 @@ def test_an_engine_is_run_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_can_be_made(name: str, threat: str) -> None:
     attacks = suite_attacks(name, Threat.parse(threat))
-    assert len({make_attack(settings).label for settings in attacks if settings["name"] in {**ATTACKS, **OUTSIDE}}) >= 1
-    absent = {settings["name"] for settings in attacks} - {**ATTACKS, **OUTSIDE}.keys()
-    if absent:
-        pytest.skip(f"not written yet: {', '.join(sorted(absent))}")
     assert len({make_attack(settings).label for settings in attacks}) == len(attacks)
 
 

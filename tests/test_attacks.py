@@ -9,7 +9,7 @@ from atent.ascent import Objective, Points, ascend
 from atent.attacks import ATTACKS, AtentChain, Attack, CwL2, CwLinf, DeepFool, Fgsm, Pgd
 from atent.attacks.protocol import until_broken
 from atent.errors import UserError
-from atent.evaluate import check_inside
+from atent.evaluate import check_points
 from atent.losses import LOSSES, LossName, cross_entropy
 from atent.threat import Threat
 from toys import THREATS, UNBOXED, dual_norm, generator, small_batch, small_network, two_class_linear
@@ -42,13 +42,33 @@ def test_points_are_inside_and_the_model_is_untouched(name: str, threat: Threat)
     before, modes = copy.deepcopy(model.state_dict()), [module.training for module in model.modules()]
     x_before = x.clone()
     x_adv = quick(name)(model, x, y, threat, generator())
-    check_inside(x_adv, x, threat, "attack")
+    check_points(x_adv, x, threat, "attack")
     assert torch.equal(x, x_before)
     assert not x_adv.requires_grad
     assert [module.training for module in model.modules()] == modes
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
     for key, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[key]), key
+
+
+@threats
+def test_a_random_network_is_attacked_to_the_end_of_the_path(threat: Threat) -> None:
+    """A single wrong answer of such a network proves nothing: stopping there would leave the point half-way."""
+    slope = torch.randn(36, generator=generator(3))
+    steady = two_class_linear(slope, bias=float(-0.5 * slope.sum()))
+
+    class Random(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            noise: Tensor = 3 * torch.randn(len(x), 2) + steady(x)
+            return noise
+
+    x = torch.full((30, 1, 6, 6), 0.5)
+    y = torch.arange(30) % 2
+    torch.manual_seed(0)
+    x_adv = Pgd(steps=10)(Random(), x, y, threat, generator())
+    torch.testing.assert_close(threat.size(x_adv - x), torch.full((30,), threat.eps))
+    moved = steady(x_adv)[:, 1].detach() * (1 - 2 * y)
+    assert (moved > 0.9 * threat.eps * dual_norm(slope, threat)).all()
 
 
 @rows
@@ -130,8 +150,8 @@ def test_dropping_finds_whoever_is_wrong_anywhere_on_the_path(threat: Threat, lo
     assert 0 < broken.sum() < len(x)
     sizes = count_passes(model)
     x_adv = Pgd(steps=10, loss=loss)(model, x, y, threat, generator())
-    assert len(sizes) == 1 + 10  # at x, then at x'_0 .. x'_9: none to look where examples broke
-    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) == 2 + 10  # at x, again at a few, then at x'_0 .. x'_9: none to look where examples broke
+    assert sizes[2:] == sorted(sizes[2:], reverse=True)
     assert sizes[-1] < len(x)
     assert torch.equal(model(x_adv).argmax(1) != y, broken)
 
@@ -141,10 +161,10 @@ def test_an_attack_ends_when_all_are_broken() -> None:
     x, y = torch.tensor([[0.01], [0.02]]), torch.ones(2, dtype=torch.long)
     sizes = count_passes(model)
     Pgd(steps=10, restarts=5, start="center")(model, x - 0.5, y, Threat("linf", 0.1, UNBOXED), generator())
-    assert sizes == [2]  # wrong from the start: looked at once
+    assert sizes == [2, 2]  # wrong from the start; a second look shows that the network is not random
     sizes.clear()
     Pgd(steps=10, restarts=5, start="center")(model, x, y, Threat("linf", 0.1, UNBOXED), generator())
-    assert sizes == [2, 2, 2]  # at x, for the first gradient, and where both are broken
+    assert sizes == [2, 2, 2, 2]  # at x twice, for the first gradient, and where both are broken
 
 
 def test_a_broken_point_outside_the_ball_does_not_count() -> None:
@@ -155,7 +175,7 @@ def test_a_broken_point_outside_the_ball_does_not_count() -> None:
     attack = AtentChain(steps=10, step=0.1, project="never", noise=0)
     x = torch.zeros(1, 25)
     x_adv = attack(model, x, torch.tensor([1]), threat, generator())
-    check_inside(x_adv, x, threat, "attack")
+    check_points(x_adv, x, threat, "attack")
     assert model(x_adv).argmax(1).item() == 1
 
 

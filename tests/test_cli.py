@@ -80,6 +80,33 @@ def test_another_networks_rows_are_not_mixed_in(run: Path, tmp_path: Path) -> No
     assert not any(line.attack == "worst case" for line in lines)
 
 
+def test_another_way_to_judge_the_same_weights_is_not_mixed_in(run: Path, tmp_path: Path) -> None:
+    common = ["--examples", 6, "--set", "steps=2", "--threads", 1, "--out", tmp_path]
+    assert atent("attack", run, *common) == 0
+    assert atent("attack", run, "--attack", "smooth-pgd", "--set", "draws=2", "--threat=l2:0.5", *common) == 0
+    assert atent("attack", run, "--threat=l2:0.5", *common) == 0
+    lines = results(tmp_path)
+    assert {line.run for line in lines} == {tmp_path.name, f"{tmp_path.name}, smoothed 0.25"}
+    assert not any(line.attack == "worst case" for line in lines)
+
+
+@pytest.mark.parametrize("folder", ["attack", "certify"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("", "no header"), ("[1, 2]\n", "line 1 is not a JSON object"), ("{}\n", "no header"), ("{\n", "line 1")],
+)
+def test_a_file_that_is_not_ours_is_told_in_a_line(
+    folder: str, content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "odd.jsonl").write_text(content)
+    (tmp_path / "recipe.json").write_text("{}")
+    assert atent("show", tmp_path) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert len(said.splitlines()) == 1
+
+
 def test_attack_again_does_nothing_again(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["attack", run, "--attack", "atent-chain", "--examples", 10, "--set", "steps=2", "--threads", 1]
     assert atent(*command) == 0

@@ -13,7 +13,7 @@ from atent.attacks import make_attack
 from atent.attacks.autoattack import parts
 from atent.attacks.engines import seeded
 from atent.errors import UserError
-from atent.evaluate import attack_batch, check_inside
+from atent.evaluate import attack_batch, check_points
 from atent.models import Shape
 from atent.threat import Threat
 from toys import THREATS, generator, small_batch, small_network, stand_in, two_class_linear
@@ -51,7 +51,7 @@ def test_points_are_inside_seeded_and_the_model_is_untouched(settings: dict[str,
     dice = (random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state())  # type: ignore[index]
     attack = make_attack(settings)
     x_adv, again = (attack(model, x, y, threat, generator()) for _ in range(2))
-    check_inside(x_adv, x, threat, "engine")
+    check_points(x_adv, x, threat, "engine")
     assert torch.equal(x_adv, again)
     assert torch.equal(x_adv[0], x[0])
     assert [module.training for module in model.modules()] == modes
@@ -132,7 +132,7 @@ def test_autoattack_runs_on_two_classes_and_three_channels(version: str, threat:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 2)).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x = torch.rand(4, 3, 6, 6, generator=generator()).to(memory_format=torch.channels_last)
     tiny = threat.scaled(1e-3)  # nothing breaks, so every part runs
-    check_inside(attack(model, x, model(x).argmax(1), tiny, generator()), x, tiny, "autoattack")
+    check_points(attack(model, x, model(x).argmax(1), tiny, generator()), x, tiny, "autoattack")
 
 
 def test_a_failing_engine_is_one_line_and_gives_the_model_back() -> None:

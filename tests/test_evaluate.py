@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from atent.attacks import Attack, Pgd
 from atent.errors import UserError
-from atent.evaluate import attack_batch, attack_images, attack_target, check_inside
+from atent.evaluate import attack_batch, attack_images, attack_target, check_points
 from atent.models import Shape
 from atent.passes import predict
 from atent.report import class_results, results, worst_case
@@ -18,11 +18,11 @@ from atent.threat import Threat
 from toys import THREATS, small_network, stand_in
 
 IMAGES = stand_in(Shape((1, 6, 6), 3), 20)
-HEADER = {"label": "PGD-2", "threat": "linf:0.1", "data": "toy", "examples": 20, "weights": "abc"}
+HEADER = {"label": "PGD-2", "threat": "linf:0.1", "data": "toy", "examples": 20, "model": "net", "weights": "abc"}
 
 
-def rows_of(skip: int = 0) -> list[list[Row]]:
-    return list(attack_images(small_network(), IMAGES, Pgd(steps=2), THREATS[0], batch=8, skip=skip))
+def rows_of() -> list[list[Row]]:
+    return list(attack_images(small_network(), IMAGES, Pgd(steps=2), THREATS[0], batch=8))
 
 
 def test_rows_say_what_the_network_says() -> None:
@@ -174,16 +174,53 @@ def test_a_point_outside_the_threat_is_an_error(threat: Threat, change: float) -
         list(attack_images(small_network(), IMAGES, Cheat(change), threat))
 
 
+class InPlace(Cheat):
+    """Changes the very images that its points are measured from."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        y += 1
+        return x.add_(self.change)
+
+
+class LeavesTrainMode(Cheat):
+    """Lets dropout, not a point, break the network."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        model.train()
+        return x.clone()
+
+
+def test_an_attack_cannot_move_what_it_is_measured_by() -> None:
+    with pytest.raises(UserError, match="cheat returned a point outside"):
+        list(attack_images(small_network(), IMAGES, InPlace(0.2), THREATS[0]))
+    (rows,) = attack_images(small_network(), IMAGES, InPlace(0.0), THREATS[0])
+    assert [row["label"] for row in rows] == IMAGES.y.tolist()
+
+
+def test_an_attack_is_judged_in_eval_mode_whatever_it_leaves_behind() -> None:
+    (rows,) = attack_images(small_network(), IMAGES, LeavesTrainMode(0.0), THREATS[0])
+    assert [row["adversarial"] for row in rows] == [row["clean"] for row in rows]
+
+
+@pytest.mark.parametrize(("answer", "words"), [(None, "NoneType"), (torch.zeros(20, 1, 6, 6).half(), "float16")])
+def test_what_is_not_a_tensor_of_points_is_an_error(answer: Any, words: str) -> None:
+    def attack(*_: Any) -> Any:
+        return answer
+
+    with pytest.raises(UserError, match=f"returned (torch.)?{words}; allowed: a tensor of torch.float32"):
+        list(attack_images(small_network(), IMAGES, attack, THREATS[0]))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("threat", [Threat("l2", 5.0), Threat("linf", 8 / 255)], ids=str)
 def test_rounding_of_large_images_is_not_a_violation(threat: Threat) -> None:
     x = torch.rand(2, 3, 224, 224)
-    check_inside(threat.project(x + 0.1 * torch.randn_like(x), x), x, threat, "project")
+    check_points(threat.project(x + 0.1 * torch.randn_like(x), x), x, threat, "project")
 
 
 def test_a_point_outside_the_box_is_an_error() -> None:
     x = torch.ones(1, 1, 2, 2)
     with pytest.raises(UserError, match="outside"):
-        check_inside(x + 0.01, x, THREATS[0], "cheat")
+        check_points(x + 0.01, x, THREATS[0], "cheat")
 
 
 def test_networks_that_answer_nonsense_are_refused() -> None:

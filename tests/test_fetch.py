@@ -120,6 +120,20 @@ def test_tampered_files_are_not_kept(
     with pytest.raises(UserError, match="could not bring"):
         fetch(toy, tmp_path, quiet)
     assert not any((tmp_path / toy / file).exists() for file in FILES)
+    Server.contents = {f"/{file}.gz": gzip.compress(content, mtime=0) for file, content in FILES.items()}
+    assert contents(fetch(toy, tmp_path, quiet)) == FILES  # what was wrong is not gone on with
+
+
+def test_a_server_that_does_not_say_the_length_is_told_in_a_line(
+    toy: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, mirror=gzipped_files(server))
+    Server.contents = {f"/{file}.gz": b"something" for file in FILES}
+    monkeypatch.setattr(Server, "send_header", lambda *_: None)
+    said: list[str] = []
+    with pytest.raises(UserError, match="could not bring"):
+        fetch(toy, tmp_path, said.append)
+    assert "does not say how long" in said[0]
 
 
 def test_the_next_way_is_tried_for_what_is_missing(

@@ -40,6 +40,14 @@ def test_arrays_may_bring_their_test_images_and_floats(tmp_path: Path) -> None:
     assert load(arrays(tmp_path, x=first), "train").shape.image == (3, 8, 6)
 
 
+def test_test_labels_need_not_have_every_class(tmp_path: Path) -> None:
+    x = np.zeros((4, 8, 6, 3), np.uint8)
+    file = arrays(tmp_path, x_test=x, y_test=np.array([0, 1, 0, 1]))
+    assert load(file, "test").classes == load(file, "train").classes == ("0", "1", "2")
+    with pytest.raises(UserError, match=r"y_test\[3\] = 3; allowed: 0 to 2"):
+        load(arrays(tmp_path, x_test=x, y_test=np.arange(4)), "test")
+
+
 def spoiled(value: float) -> np.ndarray:
     x = np.full((30, 8, 6), 0.5)
     x[4, 2, 1] = value
@@ -51,10 +59,13 @@ def spoiled(value: float) -> np.ndarray:
     [
         ({"y": None}, r"no array 'y'; found: x"),
         ({"y": np.arange(29) % 3}, r"shape \(29,\).*each of 30 images"),
+        ({"y": np.zeros(30, int)}, r"one class only; allowed: two or more"),
+        ({"x": np.uint8(3)}, r"y is int64 of shape \(30,\); allowed: one whole number for each image"),
+        ({"classes": "abc"}, r"classes has shape \(\); allowed: a name for each class"),
         ({"y": np.linspace(0, 1, 30)}, r"float64.*allowed: one whole number"),
         ({"y": np.arange(30) % 3 - 1}, r"y\[0\] = -1; allowed: 0 to"),
         ({"y": np.arange(30) % 3, "classes": ["a", "b"]}, r"y\[2\] = 2; allowed: 0 to 1"),
-        ({"y": np.where(np.arange(30) == 7, 10**9, np.arange(30) % 3)}, r"y\[2\] = 2|y\[7\] = 1000000000"),
+        ({"y": np.where(np.arange(30) == 7, 10**9, np.arange(30) % 3)}, r"no image has the label 3, but one has 10{9}"),
         ({"y": np.arange(30) % 3 * 2}, r"class '1' is empty"),
         ({"x": spoiled(np.nan)}, r"x\[4, 2, 1\] = nan is not finite"),
         ({"x": spoiled(1.5)}, r"x\[4, 2, 1\] = 1\.5 is outside \[0, 1\]"),

@@ -72,6 +72,16 @@ def test_new_images_never_make_a_test_image_of_a_trained_one(folder: Path) -> No
     assert any(number >= 100 for number in after)
 
 
+def test_a_digest_tells_other_test_images_and_another_cut(folder: Path) -> None:
+    before = open_data(str(folder)).digest
+    assert open_data(str(folder)).digest == before
+    assert open_data(str(folder), resize=4).digest != before
+    (test, *_) = [name for names in open_data(str(folder)).record["test"].values() for name in names]
+    (folder / test).write_bytes((folder / test).read_bytes() + b"more")
+    assert open_data(str(folder)).digest != before
+    assert open_data("mnist-small").digest == ""
+
+
 def test_a_record_keeps_what_was_there(folder: Path) -> None:
     first = look_into(folder, None, 0.2)
     record = json.loads(json.dumps(first.record))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from atent.errors import UserError
-from atent.evaluate import check_inside
+from atent.evaluate import check_points
 from atent.fields import Start
 from atent.threat import TOLERANCE, Threat
 from toys import THREATS, UNBOXED, generator
@@ -26,7 +26,7 @@ def test_projection_lands_inside_and_leaves_inside_points_alone(norm: str, eps: 
     x = torch.rand(3, 1, 4, 4, generator=generator(seed))
     wild = x + scale * torch.randn(3, 1, 4, 4, generator=generator(seed + 1))
     inside = threat.project(wild, x)
-    check_inside(inside, x, threat, "project")
+    check_points(inside, x, threat, "project")
     torch.testing.assert_close(threat.project(inside, x), inside, atol=TOLERANCE, rtol=0)
 
 
@@ -35,7 +35,7 @@ def test_projection_lands_inside_and_leaves_inside_points_alone(norm: str, eps: 
 def test_every_start_is_inside(norm: str, eps: float, seed: int, start: Start) -> None:
     threat = Threat.parse(f"{norm}:{eps}")
     x = torch.rand(3, 1, 4, 4, generator=generator(seed))
-    check_inside(threat.sample(x, generator(seed), start), x, threat, start)
+    check_points(threat.sample(x, generator(seed), start), x, threat, start)
 
 
 @pytest.mark.parametrize("start", get_args(Start))

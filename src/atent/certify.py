@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import nn
@@ -14,14 +14,24 @@ from atent.borrow import borrowed
 from atent.certificate import ABSTAIN, BLOCK, Smoothing, as_row, l2_radius
 from atent.errors import Interrupted, UserError
 from atent.images import Images
-from atent.passes import answers
+from atent.passes import answers, repeats_itself
 from atent.plot import draw_curve, save_picture
 from atent.progress import progress, stop_requests
-from atent.rows import Cost, Rate, append_batch, finished_rows, rate, read_cost, rows_file
-from atent.runs import alone, read_rows, write_rows
+from atent.rows import Cost, Rate, append_batch, finished_rows, rate, read_cost, read_headed, rows_file
+from atent.runs import alone, write_rows
 from atent.smoothing import Trial, refuse_randomized, work_off
 from atent.target import Target
 from atent.threat import Threat
+
+
+class CertifiedRow(TypedDict):
+    """One certified image: its label, the class or ABSTAIN, the radius proven, and the draws that it took."""
+
+    index: int
+    label: int
+    prediction: int
+    radius: float
+    draws: int
 
 
 class Certified(NamedTuple):
@@ -124,9 +134,9 @@ def _trials(images: Images, how: Smoothing, every: int, skip: int, device: torch
 def check_deterministic(network: nn.Module, images: Images, device: torch.device | str = "cpu") -> None:
     """Refuse a network that is randomized already: its answers would not be those of the noise alone."""
     refuse_randomized(network)
-    x, _ = images.batch(slice(16), device)
+    x, _ = images.batch(slice(8), device)
     with borrowed(network):
-        if not torch.equal(answers(network, x), answers(network, x)):
+        if not repeats_itself(network, x, answers(network, x)):
             raise UserError(
                 "two passes over the same images differ: the network is randomized already; smoothing certifies "
                 "networks whose answer depends on the image alone"
@@ -157,14 +167,15 @@ def make_header(
         "version": __version__,
         "classes": target.images.classes,
     }
+    if target.digest:
+        header["images"] = target.digest
     return json.loads(json.dumps(header))  # type: ignore[no-any-return]  # as it will be read: tuples become lists
 
 
 def read_certified(path: Path) -> Certified:
-    header, *lines = read_rows(path)
-    if not {"sigma", "n", "alpha", "radii", "examples", "weights"} <= header.keys():
-        raise UserError(f"{path} is not a file of atent certify: its first line is no header")
-    return Certified(path.parent.parent.name, path, header, [line for line in lines if "index" in line])
+    settings = ("sigma", "n0", "n", "alpha", "exact", "radii", "data", "examples", "weights")
+    header, rows = read_headed(path, "certify", settings, CertifiedRow)
+    return Certified(path.resolve().parent.parent.name, path, header, rows)
 
 
 def certified(folder: Path) -> list[Certified]:

@@ -13,6 +13,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a titled table; columns of numbers are set to the right and never wrapped."""
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
@@ -20,11 +21,11 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         numeric = "%" in column or column in ("images", "distance")
         table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))  # brackets in a name are no markup
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(width=120, highlight=False)
-    console.print(title, style="bold")
+    console.print(escape(title), style="bold")
     console.print(table)
 
 

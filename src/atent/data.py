@@ -40,6 +40,11 @@ class DataSet(Protocol):
         """What a run keeps of it, so that another state of the data is noticed or does not matter."""
         ...
 
+    @property
+    def digest(self) -> str:
+        """Which test images these are, where the data set's name does not say it."""
+        ...
+
     def images(self, split: Split) -> Images: ...
 
 
@@ -61,6 +66,8 @@ def open_data(
         return recorded_folder(path, known) if known else look_into(path, resize, test_share)
     if path.suffix != ".npz" or not path.is_file():
         raise unknown("data set", name, [*SOURCES, "a folder with a folder of images per class", "an .npz file"])
+    if resize is not None:
+        raise UserError(f"resize = {resize} with {name}; it is for folders of your own images")
     arrays = Arrays(path, test_share)
     if known and known != arrays.record:
         raise UserError(f"{path} is not the file that this run was trained on: its sha256 sum has changed")
@@ -83,6 +90,10 @@ class Published:
     def record(self) -> dict[str, Any]:
         """Nothing: the files' sums say it all."""
         return {}
+
+    @property
+    def digest(self) -> str:
+        return ""
 
     def images(self, split: Split) -> Images:
         source = SOURCES[self.name]

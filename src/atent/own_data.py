@@ -1,6 +1,7 @@
 """A user's own images: a folder with one folder per class, or an .npz file with arrays x and y."""
 
 import hashlib
+import json
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,13 @@ class Folder:
         """What a run keeps, so that its split stays the same when images are added to the folder."""
         return {"image": self.image, "crop": self.crop, "train": self.files["train"], "test": self.files["test"]}
 
+    @property
+    def digest(self) -> str:
+        """Of the test images' names, classes and sizes in bytes, and of how they are cut."""
+        names = [name for names in self.files["test"].values() for name in names]
+        sizes = [(self.root / name).stat().st_size for name in names if (self.root / name).is_file()]
+        return _short_hash([self.image, self.crop, self.files["test"], sizes])
+
     def images(self, split: Split) -> Images:
         """The images of a split, on the disk, in an order that mixes the classes: the first hundred are a sample."""
         by_class = self.files[split]
@@ -44,11 +52,18 @@ class Folder:
         return Images(Files(self.root, list(names), self.image, self.crop), torch.tensor(labels), tuple(by_class))
 
 
+def _short_hash(what: object) -> str:
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+
+
 def recorded_folder(root: Path, record: Mapping[str, Any]) -> Folder:
     """The folder as a run found it."""
-    channels, height, width = record["image"]
-    files: dict[Split, dict[str, list[str]]] = {"train": record["train"], "test": record["test"]}
-    return Folder(root, (channels, height, width), record["crop"], files)
+    try:
+        channels, height, width = record["image"]
+        files: dict[Split, dict[str, list[str]]] = {"train": record["train"], "test": record["test"]}
+        return Folder(root, (channels, height, width), record["crop"], files)
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"the run's data.json is not the record of a folder of images such as {root}") from None
 
 
 def look_into(root: Path, resize: int | None, test_share: float) -> Folder:
@@ -155,12 +170,16 @@ class Arrays:
         with self.path.open("rb") as file:
             return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
+    @property
+    def digest(self) -> str:
+        return _short_hash([self.record, self.test_share])
+
     def images(self, split: Split) -> Images:
         with self._opened() as arrays:
-            names = None if "classes" not in arrays else tuple(map(str, self._array(arrays, "classes").tolist()))
+            classes = self._classes(arrays)
             if "x_test" in arrays:
-                return self._read(arrays, "" if split == "train" else "_test", names)
-            everything = self._read(arrays, "", names)
+                return self._read(arrays, "" if split == "train" else "_test", classes)
+            everything = self._read(arrays, "", classes)
         train, test = hold_out(everything, self.test_share, derive(0, "test split"))
         return train if split == "train" else test
 
@@ -183,20 +202,44 @@ class Arrays:
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:  # damaged, or pickled objects
             raise UserError(f"{self.path}: cannot read array {name!r}: {error}") from None
 
-    def _read(self, arrays: Mapping[str, NDArray[Any]], end: str, names: tuple[str, ...] | None) -> Images:
+    def _classes(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
+        """The classes' names, or the labels of the training images as such."""
+        labels = self._labels(arrays, "")
+        if "classes" in arrays:
+            names = self._array(arrays, "classes")
+            if names.ndim != 1:
+                raise UserError(f"{self.path}: classes has shape {names.shape}; allowed: a name for each class")
+            classes = tuple(map(str, names.tolist()))
+        else:
+            used = np.unique(labels)
+            gap = np.flatnonzero(used != np.arange(len(used)))
+            if len(gap) and used[gap[0]] >= 0:
+                raise UserError(
+                    f"{self.path}: y: class '{gap[0]}' is empty: no image has the label {gap[0]}, but one has "
+                    f"{used[gap[0]]}; labels count from 0 without a gap"
+                )
+            classes = tuple(map(str, range(len(used))))
+        if len(classes) < 2:
+            raise UserError(f"{self.path}: one class only; allowed: two or more")
+        return classes
+
+    def _labels(self, arrays: Mapping[str, NDArray[Any]], end: str) -> NDArray[Any]:
         x, y = self._array(arrays, f"x{end}"), self._array(arrays, f"y{end}")
-        where = f"{self.path}: y{end}"
-        if y.ndim != 1 or y.dtype.kind not in "iu" or len(x) != len(y) or not len(y):
+        if x.ndim == 0 or y.ndim != 1 or y.dtype.kind not in "iu" or len(x) != len(y) or not len(y):
+            images = f"each of {len(x)} images" if x.ndim else "each image"
             raise UserError(
-                f"{where} is {y.dtype} of shape {y.shape}; allowed: one whole number for each of {len(x)} images"
+                f"{self.path}: y{end} is {y.dtype} of shape {y.shape}; allowed: one whole number for {images}"
             )
-        classes = names or tuple(map(str, range(int(y.max()) + 1 if y.max() < len(y) else 2)))
+        return y
+
+    def _read(self, arrays: Mapping[str, NDArray[Any]], end: str, classes: tuple[str, ...]) -> Images:
+        x, y = self._array(arrays, f"x{end}"), self._labels(arrays, end)
+        where = f"{self.path}: y{end}"
         outside = np.flatnonzero((y < 0) | (y >= len(classes)))
         if len(outside):
-            allowed = f"0 to {len(classes) - 1}" if names else "0 to the number of classes - 1"
-            raise UserError(f"{where}[{outside[0]}] = {y[outside[0]]}; allowed: {allowed}")
+            raise UserError(f"{where}[{outside[0]}] = {y[outside[0]]}; allowed: 0 to {len(classes) - 1}")
         empty = np.flatnonzero(np.bincount(y.astype(np.int64), minlength=len(classes)) == 0)
-        if len(empty):
+        if len(empty) and not end:
             raise UserError(f"{where}: class {classes[empty[0]]!r} is empty: no image has the label {empty[0]}")
         images = Images(torch.from_numpy(self._pixels(x, f"x{end}")), torch.from_numpy(y.astype(np.int64)), classes)
         return images.take(torch.randperm(len(y), generator=derive(0, "order")))  # files are often sorted by class

@@ -58,6 +58,12 @@ def answers(model: nn.Module, x: Tensor) -> Tensor:
     return logits
 
 
+def repeats_itself(model: nn.Module, x: Tensor, logits: Tensor) -> bool:
+    """Whether it says the same of the first eight images again, but for rounding: a random network does not."""
+    again = answers(model, x[:8])
+    return bool((again - logits[:8]).abs().max() <= 1e-4 * again.abs().max())
+
+
 def predict(model: nn.Module, x: Tensor) -> Tensor:
     """The class of each image."""
     return answers(model, x).argmax(1)

@@ -46,13 +46,15 @@ def finished(folder: Path) -> list[Met]:
 
     Networks are told apart by their weights' hash where a folder has rows of several (a run trained further).
     """
-    found: dict[tuple[str, str, Threat, int], Met] = {}
+    found: dict[tuple[str, str, str, str, str, Threat, int], Met] = {}
     for path in sorted((folder / "attack").glob("*.jsonl")):
         header, rows = read_attack(path)
         if len(rows) == header["examples"]:
             threat = Threat.parse(header["threat"])
-            key = (header["weights"], header["data"], threat, len(rows))
-            met = found.setdefault(key, Met(folder.name, header["data"], threat, header.get("classes") or [], []))
+            judged, images = header.get("judged", ""), header.get("images", "")
+            key = (header["weights"], header["model"], judged, header["data"], images, threat, len(rows))
+            name = f"{folder.resolve().name}{judged and f', {judged}'}"
+            met = found.setdefault(key, Met(name, header["data"], threat, header.get("classes") or [], []))
             met.attacks.append((header["label"], rows))
     several = len({weights for weights, *_ in found}) > 1
     named = [met._replace(run=f"{met.run} ({weights[:6]})") if several else met for (weights, *_), met in found.items()]

@@ -123,10 +123,22 @@ def finished_rows(path: Path, header: Mapping[str, Any]) -> int:
 
 def read_attack(path: Path) -> tuple[dict[str, Any], list[Row]]:
     """The header and the rows of an attack's file."""
-    header, *lines = read_rows(path)
-    if not {"label", "threat", "data", "examples", "weights"} <= header.keys():
-        raise UserError(f"{path} is not a file of atent attack: its first line is no header")
-    return header, [line for line in lines if "index" in line]  # type: ignore[misc]
+    header, rows = read_headed(path, "attack", ("label", "threat", "data", "examples", "model", "weights"), Row)
+    return header, rows  # type: ignore[return-value]
+
+
+def read_headed(
+    path: Path, command: str, settings: Iterable[str], row: type
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The header of a file of ours, which must have these settings, and its rows, which must have a row's fields."""
+    lines = list(read_rows(path))
+    if not lines or not set(settings) <= lines[0].keys():
+        raise UserError(f"{path} is not a file of atent {command}: its first line is no header")
+    rows = [line for line in lines[1:] if "index" in line]
+    for line in rows:
+        if missing := row.__required_keys__ - line.keys():  # type: ignore[attr-defined]
+            raise UserError(f"{path}: the row of image {line['index']} has no {min(missing)}")
+    return lines[0], rows
 
 
 def read_cost(path: Path) -> Cost:

@@ -169,6 +169,8 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
                     row = json.loads(line)
                 except ValueError as error:
                     raise UserError(f"cannot read {path}: line {number}: {error}") from None
+                if not isinstance(row, dict):
+                    raise UserError(f"cannot read {path}: line {number} is not a JSON object")
                 yield row
 
 

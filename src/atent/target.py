@@ -26,6 +26,7 @@ class Target:
     data: str
     threat: str | None
     folder: Path
+    digest: str = ""  # of which images these are, where their name does not say it
 
 
 def open_target(
@@ -43,19 +44,19 @@ def open_target(
     Or call `package.module:function`, which returns a network with its weights; its data must be named.
     """
     if _is_function(name):
-        return _open_function(str(name), model, data, data_dir, resize, examples, device)
+        return _open_function(str(name), model, data, data_dir, resize=resize, examples=examples, device=device)
     path = Path(name)
     weights, recipe = _find_weights(path)
     build = model or (recipe.model if recipe else None)
     where = data or (recipe.data if recipe else None)
     if build is None or where is None:
         raise UserError(f"{path} does not say what it is, so {'--model' if build is None else '--data'} must be given")
-    images = _test_images(where, data_dir, resize, recipe, Run(path))
+    images, shown = _test_images(where, data_dir, resize, recipe, Run(path if path.is_dir() else path.parent))
     images = _first(images, examples)
     network, digest = _load_network(build, recipe, weights, images.shape, device)
     folder = path if path.is_dir() else Path("runs") / f"{path.stem}-{digest[:6]}"
     called = build if isinstance(build, str) else type(build).__name__
-    return Target(network, digest, called, images, where, recipe.threat if recipe else None, folder)
+    return Target(network, digest, called, images, where, recipe.threat if recipe else None, folder, shown)
 
 
 def open_network(name: str | Path, shape: Shape, model: str, device: torch.device | str = "cpu") -> nn.Module:
@@ -99,6 +100,7 @@ def _open_function(
     model: str | nn.Module | None,
     data: str | None,
     data_dir: Path | None,
+    *,
     resize: int | None,
     examples: int | None,
     device: torch.device | str,
@@ -107,10 +109,12 @@ def _open_function(
         raise UserError(f"--model {model} with the target {name}, which is a function that makes its own network")
     if data is None:
         raise UserError(f"{name} does not say its data, so --data must be given")
-    images = _first(open_data(data, data_dir, resize=resize).images("test"), examples)
+    found = open_data(data, data_dir, resize=resize)
+    images = _first(found.images("test"), examples)
     network = build_model(name, images.shape).to(device)
     digest = weights_hash(network)
-    return Target(network, digest, name, images, data, None, Path("runs") / f"{name.partition(':')[2]}-{digest[:6]}")
+    folder = Path("runs") / f"{name.partition(':')[2]}-{digest[:6]}"
+    return Target(network, digest, name, images, data, None, folder, found.digest)
 
 
 def _first(images: Images, examples: int | None) -> Images:
@@ -124,21 +128,29 @@ def every_image(target: Target, every: int, examples: int | None) -> Target:
     return replace(target, images=_first(target.images.take(slice(None, None, every)), examples))
 
 
-def _test_images(data: str, data_dir: Path | None, resize: int | None, recipe: Recipe | None, run: Run) -> Images:
-    """The test images; of a user's own data, those that the run kept out of its training."""
-    trained_on = recipe is not None and data == recipe.data
-    known = run.data_record() if trained_on else None
+def _test_images(
+    data: str, data_dir: Path | None, resize: int | None, recipe: Recipe | None, run: Run
+) -> tuple[Images, str]:
+    """The test images, of a user's own data those that the run kept out of its training; and a digest of them."""
     if recipe is None:
-        return open_data(data, data_dir, resize=resize).images("test")
+        found = open_data(data, data_dir, resize=resize)
+        return found.images("test"), found.digest
+    trained_on = data == recipe.data or Path(data).resolve() == Path(recipe.data).resolve()
+    record = run.data_record() or {}
+    known = record if trained_on else None
     found = open_data(data, data_dir, resize=resize or recipe.resize, test_share=recipe.test_share, known=known)
-    images, record = found.images("test"), run.data_record() or {}
+    images = found.images("test")
     trained = tuple(record.get("train", images.classes))
     if images.classes != trained:
         raise UserError(f"{data} has the classes {', '.join(images.classes)}; {run.folder} knows {', '.join(trained)}")
-    return images
+    return images, found.digest
 
 
 def recipe_inside(weights: Path) -> Recipe | None:
     """The recipe that a checkpoint of ours carries in its header."""
     info = load_tensors(weights)[1] if weights.suffix == ".safetensors" else {}
-    return parse_recipe(info["recipe"], str(weights)) if "recipe" in info else None
+    if "recipe" not in info:
+        return None
+    if not isinstance(info["recipe"], dict):
+        raise UserError(f"{weights}: the recipe in its header is {info['recipe']!r}; expected a table")
+    return parse_recipe(info["recipe"], str(weights))

@@ -35,7 +35,7 @@ class Threat:
         norm, _, radius = text.partition(":")
         try:
             eps = float(Fraction(radius.strip())) if "/" in radius else float(radius)
-        except (ValueError, ZeroDivisionError):
+        except (ValueError, ZeroDivisionError, OverflowError):
             raise UserError(f"threat {text!r}; allowed: NORM:EPS such as linf:0.3, linf:8/255 or l2:0.5") from None
         if norm not in NORMS:
             raise UserError(f"threat {text!r}: norm {norm!r}; allowed: {', '.join(NORMS)}")

@@ -1,6 +1,7 @@
 """Weights from files, ours or foreign: which layers they fit, which start anew, which stay as they are."""
 
 import hashlib
+import pickle
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -60,11 +61,13 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises pickle, runtime, zip and OS errors here
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if isinstance(error, pickle.UnpicklingError):
+            reason = "it holds more than tensors, and nothing else is unpickled here; save model.state_dict() instead"
         raise UserError(f"cannot read weights from {path}: {reason}") from None
     for name in _WRAPPED:
         if isinstance(found, dict) and isinstance(found.get(name), dict):
             found = found[name]
-    if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items()):
         raise UserError(f"{path} is not a state_dict: expected a table of tensors, found {type(found).__name__}")
     return found
 

@@ -12,6 +12,7 @@ from atent.ascent import Objective, Points
 from atent.borrow import borrowed
 from atent.errors import UserError
 from atent.losses import Loss, margin
+from atent.passes import answers, repeats_itself
 from atent.threat import Threat, over_pixels
 
 if TYPE_CHECKING:
@@ -56,22 +57,27 @@ def until_broken(
 ) -> Tensor:
     """Repeat `search` on the examples that are still right; an example is robust only if every restart fails.
 
-    Examples that are wrong from the start come back as they are: an attack cannot repair them.
+    Examples that are wrong from the start come back as they are: an attack cannot repair them. On a random network,
+    where a single answer says little, every example is attacked to the end of each path.
     """
     x_adv = x.clone()
     with borrowed(model):
-        left = still_right(model, x, y).nonzero().squeeze(1)
+        logits = answers(model, x)
+        steady = repeats_itself(model, x, logits)
+        left = ((logits.argmax(1) == y) | (not steady)).nonzero().squeeze(1)
         for restarts_after in reversed(range(restarts)):
             if len(left) == 0:
                 break
-            x_adv[left], unbroken = climb(model, x[left], y[left], threat, loss, search)
+            x_adv[left], unbroken = climb(model, x[left], y[left], threat, loss, search, stop_early=steady)
             left = left[unbroken]
             if restarts_after and len(left) > 0:  # whoever called judges the very last points
                 left = left[still_right(model, x_adv[left], y[left])]
     return x_adv
 
 
-def climb(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, loss: Loss, search: Search) -> tuple[Tensor, Tensor]:
+def climb(
+    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, loss: Loss, search: Search, *, stop_early: bool
+) -> tuple[Tensor, Tensor]:
     """Search, leaving out each example as soon as it is broken; its point, and which examples reached the end.
 
     The pass that gives the gradient at a point also says how the point is classified, so a broken one costs nothing
@@ -92,7 +98,7 @@ def climb(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, loss: Loss, se
     with suppress(StopIteration):
         while True:
             keep = None
-            if wrong.any() and (broken := wrong & within(threat, previous, x)).any():
+            if stop_early and wrong.any() and (broken := wrong & within(threat, previous, x)).any():
                 x_adv[left[broken]], keep = previous[broken], ~broken
                 left, x, y, point = left[keep], x[keep], y[keep], point[keep]
                 if len(left) == 0:

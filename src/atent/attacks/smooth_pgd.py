@@ -32,6 +32,11 @@ class SmoothPgd:
     def label(self) -> str:
         return named(f"SmoothPGD-{self.steps}", self, said=("steps",))
 
+    @property
+    def judged_as(self) -> str:
+        """How tables call the network that it is judged by."""
+        return f"smoothed {self.sigma:g}"
+
     def judged(self, model: nn.Module) -> Smoothed:
         """The network that is attacked: the smoothed one."""
         return model if isinstance(model, Smoothed) else Smoothed(model, self.sigma, self.draws)

@@ -1,5 +1,6 @@
 """`atent certify`."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +23,8 @@ def certify(
     n0: Annotated[int, typer.Option("--n0", help="Draws before them that choose the class.")] = 100,
     alpha: Annotated[float, typer.Option(help="Probability that an image's certificate is wrong, at most.")] = 0.001,
     radii: Annotated[
-        str | None, typer.Option(help="l2 radii of interest, e.g. 0,.25,.5. Default: every .25 within reach.")
+        str | None,
+        typer.Option(help="l2 radii of interest, e.g. 0,.25,.5. Default: every .25 within reach, a hundred at most."),
     ] = None,
     threat: Annotated[
         list[str] | None,
@@ -35,7 +37,7 @@ def certify(
     examples: Annotated[int | None, typer.Option(help="Certify N images. Default: all.")] = None,
     every: Annotated[int, typer.Option(help="Take every K-th test image.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
-    batch: Annotated[int, typer.Option(help="Noisy copies at once, in hundreds.", min=1)] = 1000,
+    batch: Annotated[int, typer.Option(help="Noisy copies at once, rounded down to hundreds.", min=1)] = 1000,
     out: Annotated[Path | None, typer.Option(help="Folder for the rows. Default: the run's, or a new one.")] = None,
     data: DataName = None,
     data_dir: DataDir = None,
@@ -67,12 +69,15 @@ def certify(
     network = open_target(target, model=model, data=data, data_dir=data_dir, resize=resize, device=where)
     network = every_image(network, every, examples)
     if not asked and not threats:
-        asked = [0.25 * k for k in range(1000) if draws_for(0.25 * k, sigma, alpha) <= n]
+        step = max(0.25, plain.reach / 100)
+        asked = [step * k for k in range(101) if draws_for(step * k, sigma, alpha) <= n]
     channels, height, width = network.images.shape.image
     goals = named_radii([0.0, *asked], threats, channels * height * width)
     how = Smoothing(sigma, n0, n, alpha, None if exact_n else tuple(radius for radius, _ in goals))
     how.check_reach([radius for radius, _ in goals])
-    check_deterministic(network.network, network.images, where)
+    check_deterministic(network.network, network.images, where)  # before anything is printed
+    if sigma > 1:
+        print(f"caution: pixels are in [0, 1], so noise of sigma {sigma:g} leaves little of them", file=sys.stderr)
     print(f"n {n:,} and alpha {alpha:g} allow radii up to {how.reach:.4g} with sigma {sigma:g}", file=sys.stderr)
     path = certify_target(network, how, goals, out or network.folder, every=every, seed=seed, batch=batch, device=where)
     print_certified(read_certified(path))
@@ -80,6 +85,9 @@ def certify(
 
 def _radii(text: str | None) -> list[float]:
     try:
-        return [float(part) for part in text.split(",")] if text else []
+        found = [float(part) for part in text.split(",")] if text else []
     except ValueError:
-        raise UserError(f"--radii {text}; allowed: numbers with commas between them, such as 0,.25,.5") from None
+        found = [math.nan]
+    if not all(math.isfinite(radius) and radius >= 0 for radius in found):
+        raise UserError(f"--radii {text}; allowed: numbers from 0 on with commas between them, such as 0,.25,.5")
+    return found
