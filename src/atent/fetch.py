@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from atent.data import SOURCES, default_data_dir, has_sum
+from atent.data import SOURCES, default_data_dir, find_file, has_sum
 from atent.errors import UserError, unknown
 from atent.progress import progress
 from atent.runs import write_aside
@@ -48,7 +48,7 @@ def fetch(name: str, data_dir: Path | None = None, say: Callable[[str], None] = 
     work = folder / ".fetching"
     work.mkdir(exist_ok=True)
     for label, way in WAYS[name].items():
-        missing = missing_files(name, folder)
+        missing = missing_files(name, data_dir)
         if not missing:
             break
         try:
@@ -61,17 +61,22 @@ def fetch(name: str, data_dir: Path | None = None, say: Callable[[str], None] = 
                 say(f"{file}: {len(content):,} bytes, md5 as published")
         except FAILURES as error:
             say(f"{label}: {error or type(error).__name__}")
-    left = missing_files(name, folder)
+    left = missing_files(name, data_dir)
     if left:
         raise UserError(f"{name}: could not bring {', '.join(left)}; put them into {folder} by hand, or try again")
     shutil.rmtree(work)
     return folder
 
 
-def missing_files(name: str, folder: Path) -> list[str]:
-    """The files of a data set that are not in the folder with their published sums."""
-    paths = {folder / file: md5 for file, md5 in SOURCES[name].sums.items()}
-    return [path.name for path, md5 in paths.items() if not (path.is_file() and has_sum(path.read_bytes(), md5))]
+def missing_files(name: str, data_dir: Path | None) -> list[str]:
+    """The files of a data set that are not here, gzipped or not, with their published sums."""
+    missing = []
+    for file, md5 in SOURCES[name].sums.items():
+        try:
+            find_file(name, file, md5, data_dir)
+        except UserError:
+            missing.append(file)
+    return missing
 
 
 def gzipped_files(base: str) -> Way:
@@ -208,9 +213,9 @@ def states(data_dir: Path | None = None) -> Iterable[tuple[str, str]]:
         if name not in WAYS:
             yield name, "in the package"
             continue
-        missing = missing_files(name, root / name)
-        found = len(source.sums) - len(missing)
-        yield name, f"in {root / name}" if not missing else f"{found} of {len(source.sums)} files in {root / name}"
+        found = len(source.sums) - len(missing_files(name, data_dir))
+        all_here = found == len(source.sums)
+        yield name, f"in {root}" if all_here else f"{found} of {len(source.sums)} files in {root / name}"
 
 
 WAYS: dict[str, dict[str, Way]] = {

@@ -26,6 +26,8 @@ def show(
         return
     folders = [Path(target) for target in targets]
     for folder in folders:
+        if not folder.is_dir() and str(folder) in recipe_names():
+            raise UserError(f"{folder} is a recipe, and of {len(targets)} targets; a recipe is shown alone")
         if not folder.is_dir():
             raise unknown("run folder or recipe", folder, recipe_names())
     lines = [line for folder in folders for line in results(folder)]
