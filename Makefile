@@ -33,7 +33,7 @@ types: setup
 	$(BIN)/mypy
 
 readme: setup
-	$(BIN)/python scripts/fill_readme.py
+	$(BIN)/python scripts/fill_tables.py
 
 clean:
 	rm -rf .venv build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -59,10 +59,10 @@ def finished(out: Path) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Mean and spread (standard deviation over the seeds) of each variant, the most robust first.
+    """Mean and spread (standard deviation over the seeds) of each variant, the largest gain over PGD training first.
 
-    The gain over PGD training is of each seed, whose trainings begin with the same weights and are judged on the same
-    images, and then averaged.
+    The gain is of each seed, whose trainings begin with the same weights and are judged on the same images, and then
+    averaged.
     """
     rival = {row["seed"]: row["robust"] for row in rows if row["variant"] == "pgd-at"}
     variants: dict[str, list[dict[str, Any]]] = {}
@@ -72,8 +72,12 @@ def table(rows: list[dict[str, Any]]) -> str:
         "| variant | passes | images | seeds | clean % | PGD-40 % | over `pgd-at` | radius |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for variant, of in sorted(variants.items(), key=lambda item: -statistics.mean(row["robust"] for row in item[1])):
-        gains = [row["robust"] - rival[row["seed"]] for row in of if row["seed"] in rival]
+    gained = {
+        variant: [row["robust"] - rival[row["seed"]] for row in of if row["seed"] in rival]
+        for variant, of in variants.items()
+    }
+    for variant, gains in sorted(gained.items(), key=lambda item: -statistics.mean(item[1] or [-1.0])):
+        of = variants[variant]
         cells = [
             f"`{variant}`",
             f"{of[0]['passes']:g}",

@@ -100,12 +100,13 @@ def test_set_up_and_test_commands_are_the_makefiles() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-def test_results_table_is_the_one_that_the_rows_give() -> None:
-    code = "import fill_readme; print(fill_readme.filled(open('../README.md', encoding='utf-8').read()), end='')"
+@pytest.mark.parametrize("page", ["README.md", "docs/atent.md"])
+def test_tables_are_those_that_the_rows_give(page: str) -> None:
+    code = f"import fill_tables; print(fill_tables.filled({page!r}), end='')"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT / "scripts", capture_output=True, text=True, encoding="utf-8", check=True
     )
-    assert done.stdout == README
+    assert done.stdout == (ROOT / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)

@@ -1,0 +1,53 @@
+"""Write the tables of results in README.md and docs/atent.md anew from the rows in results/."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ablation
+
+from atent.certify import certified
+from atent.report import certified_markdown, markdown, results
+from atent.runs import read_rows
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+
+
+def attacked() -> str:
+    return markdown([line for folder in networks() for line in results(folder)])
+
+
+def proven() -> str:
+    return certified_markdown(one for folder in networks() for one in certified(folder))
+
+
+def ablated() -> str:
+    return ablation.table(list(read_rows(RESULTS / "ablation.jsonl")))
+
+
+def networks() -> list[Path]:
+    return sorted(folder for folder in RESULTS.iterdir() if folder.is_dir())
+
+
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"results": attacked, "certified": proven},
+    "docs/atent.md": {"ablation": ablated},
+}
+
+
+def filled(page: str) -> str:
+    """The page with what stands between the marks of each of its tables replaced."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for name, table in PAGES[page].items():
+        begin, end = f"<!-- {name}: made by `make readme` -->", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"{page} has no marks of the table {name!r}: {begin} and {end}")
+        text = f"{before}{begin}\n{table()}\n{end}{after}"
+    return text
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        (ROOT / page).write_text(filled(page), encoding="utf-8")
