@@ -110,9 +110,13 @@ def test_a_resumed_run_trains_on_the_images_it_began_with(tmp_path: Path) -> Non
     target = open_target(run.folder)
     assert isinstance(target.images.x, Files)
     assert sorted(target.images.x.names) == sorted(name for names in (before or {})["test"].values() for name in names)
-    (tmp_path / "own" / "2").rename(tmp_path / "own" / "two")
+    same = open_target(run.folder, data=f"{data}/../own")  # the same folder, spelled otherwise
+    assert isinstance(same.images.x, Files)
+    assert same.images.x.names == target.images.x.names
+    other = shutil.copytree(data, tmp_path / "other")
+    (other / "2").rename(other / "two")
     with pytest.raises(UserError, match=r"has the classes 0, 1, two; .*run knows 0, 1, 2"):
-        open_target(run.folder, data=f"{data}/../own")
+        open_target(run.folder, data=str(other))
 
 
 @contextmanager
