@@ -1,6 +1,7 @@
 """Catastrophic overfitting: noticed on the held-out images, told, and the best weights kept."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from atent.defenses import Term
 from atent.recipe import load_recipe
 from atent.runs import load_tensors
 from atent.state import collapsed, score
@@ -29,10 +31,34 @@ def test_a_first_epoch_of_constant_answers_is_nothing_to_fall_from() -> None:
     learning = [{"clean": 0.5, "robust": 0.5}, {"clean": 0.9, "robust": 0.2}]
     assert not collapsed(learning, constant=0.5)
     assert collapsed(learning, constant=0.1)
+    assert collapsed([*learning, {"clean": 0.9, "robust": 0.5}, learning[-1]], constant=0.5)  # now it has fallen
 
 
-def test_a_training_that_diverges_has_not_overfitted() -> None:
-    assert not collapsed([{"clean": 0.99, "robust": 0.9}, {"clean": 0.1, "robust": 0.1}], constant=0.1)
+class Forgetting:
+    """Learns for two epochs of four batches, then points every weight the wrong way."""
+
+    calls = 0
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *_: Any) -> Iterator[Term]:
+        type(self).calls += 1
+        logits = model(x)
+        sign = 1 if self.calls <= 8 else -1
+        yield Term(sign * nn.functional.cross_entropy(logits, y, reduction="none"), logits, x)
+
+
+def test_a_training_that_diverges_stops_too_and_is_not_called_overfitting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Forgetting, "calls", 0)
+    said: list[str] = []
+    changes = {"defense.name": f"{__name__}:Forgetting", "threat": "linf:0.001", "epochs": 9, "averaging": 0}
+    run = fit(load_recipe("demo", TINY | changes | {"optimizer.lr": 0.05}), tmp_path, how=How(say=said.append))
+    assert 3 <= len(run.history()) < 9
+    assert "collapsed from" in said[-1]
+    assert "the training diverged" in said[-1]
+    assert "overfitting" not in said[-1]
+    best, last = (load_tensors(file)[0] for file in (run.best, run.last))
+    assert not torch.equal(best["classifier.fc1.weight"], last["classifier.fc1.weight"])
 
 
 @pytest.mark.parametrize(

@@ -188,8 +188,7 @@ def _finish_epoch(state: State, recipe: Recipe, held: Images, run: Run, how: How
     row["best"] = all(score(row, choose) >= score(past, choose) for past in state.history)
     how.say(_epoch_line(row, recipe))
     plateau, constant = math.log(len(held.classes)), held.constant_accuracy
-    stuck = bool(tally.recent) and all(abs(loss - plateau) < 0.02 for loss in tally.recent)
-    if stuck and row.get("clean", 0.0) <= constant + 0.1:
+    if tally.recent and all(abs(loss - plateau) < 0.02 for loss in tally.recent):
         row["plateau"] = True
         how.say(
             f"the loss has stuck at log({len(held.classes)}) = {plateau:.3f}: the network gives every image the same "
@@ -207,9 +206,15 @@ def _finish_epoch(state: State, recipe: Recipe, held: Images, run: Run, how: How
     draw(row)
     if state.collapsed:
         best = next(past for past in reversed(state.history) if past["best"])
+        held_up = row["clean"] >= best["clean"] - 0.1
+        why = (
+            "catastrophic overfitting: the training's own attack has become too weak"
+            if held_up
+            else f"clean accuracy fell too, to {100 * row['clean']:.2f}: the training diverged"
+        )
         how.say(
             f"stopped: robust accuracy on held-out images collapsed from {100 * best['robust']:.2f} to "
-            f"{100 * row['robust']:.2f} (catastrophic overfitting: the training's own attack has become too weak). "
+            f"{100 * row['robust']:.2f} ({why}). "
             f"{run.best} holds epoch {best['epoch']}; more steps, a smaller step or fewer epochs avoid it, and "
             "choose = 'clean' lets such a training go on"
         )
