@@ -1,6 +1,6 @@
 """What a training step of every defense costs over the bare passes it runs.
 
-    python benchmarks/defenses.py [--threads N] [--rounds N]
+    python benchmarks/defenses.py [--threads N] [--rounds N] [--only trades atent]
 
 The passes of one step are recorded (forward only, gradient of the input, gradient of the weights, both), then run again
 with nothing in between: no search, no loss but cross-entropy, no bookkeeping. Both forms take turns in one process;
@@ -24,6 +24,7 @@ from atent.step import train_step
 from atent.threat import Threat
 
 BATCH = 128
+METHODS = [*DEFENSES, "entropy-sgd"]
 SETTINGS = {
     "small-cnn": (Shape((1, 28, 28), 10), Threat("linf", 0.3)),
     "resnet-20": (Shape((3, 32, 32), 10), Threat("l2", 0.5)),
@@ -89,12 +90,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--networks", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--only", nargs="+", choices=METHODS, default=METHODS)
     options = parser.parse_args()
     prepare(options.threads)
     print(f"torch {torch.__version__}, {options.threads} threads, batch {BATCH}, best of {options.rounds} rounds")
     for network in options.networks:
         print(f"\n{network}: step, bare passes, ratio (goal <= 1.10)")
-        for name in [*DEFENSES, "entropy-sgd"]:
+        for name in options.only:
             build = EntropySGD if name == "entropy-sgd" else torch.optim.SGD
             bench = Bench(network, DEFENSES.get(name, DEFENSES["standard"])(), build)
             pairs = [(seconds(bench.step), seconds(bench.bare)) for _ in range(options.rounds + 1)][1:]
