@@ -1,4 +1,4 @@
-"""What an ATENT training step costs: time against bare passes and the straightforward form, memory against K.
+"""What a step of ATENT with the paper's moving average costs: against bare passes, the straightforward form and K.
 
     python benchmarks/step.py [--threads N] [--rounds N]
 
@@ -46,9 +46,12 @@ class Bench:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
         self.generator = torch.Generator().manual_seed(0)
 
+    def atent(self, mode: str) -> Atent:
+        return Atent(steps=self.steps, share=0.9, project="last", mode=mode)  # type: ignore[arg-type]
+
     def ours(self, mode: str) -> None:
         """The library's own training step."""
-        defense = Atent(steps=self.steps, mode=mode)  # type: ignore[arg-type]
+        defense = self.atent(mode)
         train_step(self.model, self.optimizer, defense, self.x, self.y, self.threat, self.generator)
 
     def bare(self, mode: str, shared: bool = False) -> None:
@@ -56,7 +59,7 @@ class Bench:
 
         `shared`: the full passes but the last one give input gradients, too, as ours do where the mode allows.
         """
-        defense = Atent(steps=self.steps)
+        defense = self.atent(mode)
         carrying = sum(share > defense.tolerance for share in defense.shares())
         self.model.train(mode == "train")
         for parameter in self.model.parameters():

@@ -66,6 +66,11 @@ def recipe_for(minutes: float, changes: Mapping[str, Any], seed: int, cost: Call
     return recipe.model_copy(update={"epochs": epochs, "validation": 60_000 - min(IMAGES, int(images / epochs))})
 
 
+def images_of(recipe: Recipe) -> int:
+    """How many images a training sees, those seen again counted again."""
+    return (60_000 - int(recipe.validation)) * recipe.epochs
+
+
 def judged(recipe: Recipe, folder: Path, data_dir: Path, examples: int = HELD_OUT, steps: int = 40) -> dict[str, Any]:
     """Train, if that was not done yet, and attack the best weights on images held out of every training of the seed."""
     run, file = Run(folder), folder / JUDGED
@@ -87,7 +92,7 @@ def judged(recipe: Recipe, folder: Path, data_dir: Path, examples: int = HELD_OU
             "examples": len(rows),
             "steps": steps,
             "passes": passes_of(recipe),
-            "images": (60_000 - int(recipe.validation)) * recipe.epochs,
+            "images": images_of(recipe),
             "radius": run.history()[-1]["radius"],
             "seconds": sum(epoch["seconds"] for epoch in run.history()),
             "defense": recipe.defense,

@@ -44,7 +44,7 @@ def test_defaults_are_written_out_and_make_the_same_methods_again() -> None:
     assert recipe.defense["pull"] == "auto"
     assert recipe.defense["tolerance"] == Atent().tolerance
     assert recipe.make_defense() == Atent(
-        steps=40, step=0.25, noise=1e-3, pull="auto", start="gaussian", project="never", mode="train"
+        steps=40, step=0.25, noise=1e-3, pull="auto", share=0.9, start="gaussian", project="never", mode="train"
     )
     assert recipe.make_monitor() == Pgd(steps=40, step=0.25)
     assert type(recipe).model_validate_json(recipe.model_dump_json()) == recipe
