@@ -4,8 +4,9 @@ python scripts/side_by_side.py --data-dir DATA [--only trades mart]
 python scripts/side_by_side.py --data-dir DATA --collect results/side-by-side        when all are done
 
 One schedule for all; the learning rate of each is the best of three by trials of two minutes, judged on held-out
-images (PGD-20 on 1,000). The networks chosen are then attacked by PGD-40 on the whole test set, rows and all, as
-`atent attack` does. Stopped and started again, it goes on; processes with different names can share the work.
+images (PGD-20 on 1,000); where the training proper then gets stuck at a constant answer, as a rate can that two minutes
+spoke for, it is repeated at the next best. PGD-40 attacks the networks on the whole test set, rows and all, as `atent
+attack` does. Stopped and started again, it goes on; processes with different names can share the work.
 """
 
 import argparse
@@ -19,8 +20,8 @@ from atent.attacks import make_attack
 from atent.evaluate import attack_target
 from atent.machine import prepare
 from atent.recipe import Recipe
-from atent.report import results
-from atent.runs import read_json, write_rows
+from atent.report import Result, results
+from atent.runs import Run, read_json, write_rows
 from atent.state import score
 from atent.target import open_target
 from atent.threat import Threat
@@ -28,7 +29,6 @@ from atent.train import fit
 
 TRIAL, FULL = 2, 10
 ATTACK = {"name": "pgd", "steps": 40}
-KEPT = ("recipe.json", "environment.json", "train.jsonl")  # of a training, beside the rows of its attack
 SGD: list[dict[str, Any]] = [{"optimizer.lr": lr} for lr in (0.02, 0.05, 0.1)]
 # Entropy-SGD's own rate is near 1 by construction; what corresponds to a learning rate is its inner step.
 ENTROPY: list[dict[str, Any]] = [{"optimizer.name": "entropy-sgd", "optimizer.step": step} for step in (0.05, 0.1, 0.2)]
@@ -45,47 +45,71 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def best_rate(name: str, out: Path, data_dir: Path) -> dict[str, Any]:
-    """The setting whose trial was the best on held-out images: the most robust, of plain training the cleanest."""
+def ranked(name: str, out: Path, data_dir: Path) -> list[dict[str, Any]]:
+    """The settings, those first whose trials were the best on held-out images: robust, of plain training clean."""
     scores: list[tuple[tuple[float, float], dict[str, Any]]] = []
     for k, rate in enumerate(ENTROPY if name == "entropy-sgd" else SGD):
         recipe = recipe_for(TRIAL, METHODS[name] | rate | JUDGE, 0, time_of)
         row = judged(recipe, out / f"{name}-trial-{k}", data_dir, 1000, 20)
         scores.append((score(row, recipe.chosen_by), rate))
         print(f"{name} {rate}: clean {100 * row['clean']:.2f}, PGD-20 {100 * row['robust']:.2f}", flush=True)
-    return max(scores, key=lambda item: item[0])[1]
+    return [rate for _, rate in sorted(scores, key=lambda item: item[0], reverse=True)]
+
+
+def stuck(folder: Path) -> bool:
+    """Whether a training's last epoch left next to a constant answer."""
+    history = Run(folder).history()
+    return bool(history) and history[-1]["clean"] < 0.2
 
 
 def compare(name: str, out: Path, data_dir: Path) -> None:
-    rate = best_rate(name, out, data_dir)
-    fit(recipe_for(FULL, METHODS[name] | rate | JUDGE, 0, time_of), out / name, data_dir=data_dir)
-    target = open_target(out / name, data_dir=data_dir)
-    attack_target(target, make_attack(ATTACK), ATTACK, Threat.parse(str(target.threat)), out / name)
+    for k, rate in enumerate(ranked(name, out, data_dir)):
+        folder = out / f"{name}-{k}"
+        if not stuck(folder):
+            fit(recipe_for(FULL, METHODS[name] | rate | JUDGE, 0, time_of), folder, data_dir=data_dir)
+        if not stuck(folder):
+            break
+    target = open_target(folder, data_dir=data_dir)
+    attack_target(target, make_attack(ATTACK), ATTACK, Threat.parse(str(target.threat)), folder)
 
 
 def collect(out: Path, kept: Path) -> None:
-    """Keep what the table is made of: recipes, logs and rows of the trainings, and a row for each trial."""
+    """Keep what the table is made of: recipes, logs and rows of the trainings, those stuck too; a row for each trial."""
     kept.mkdir(parents=True, exist_ok=True)
     trials = sorted(out.glob(f"*-trial-*/{JUDGED}"))
     write_rows(kept / "trials.jsonl", [{"trial": trial.parent.name, **read_json(trial)} for trial in trials])
+    without_weights = shutil.ignore_patterns("*.safetensors", ".*")
     for name in METHODS:
-        if (out / name / "attack").exists():
-            shutil.copytree(out / name / "attack", kept / name / "attack", dirs_exist_ok=True)
-            for file in KEPT:
-                shutil.copyfile(out / name / file, kept / name / file)
+        for run in out.glob(f"{name}-?"):
+            if stuck(run) or (run / "attack").exists():
+                folder = kept / (run.name if stuck(run) else name)
+                shutil.copytree(run, folder, ignore=without_weights, dirs_exist_ok=True)
+
+
+def reached(folder: Path) -> Result | None:
+    """What the attack left of a network, if it has met all test images."""
+    label = make_attack(ATTACK).label
+    return next((line for line in results(folder) if line.attack == label), None)
 
 
 def table(kept: Path, published: Path) -> str:
     """What each training reached, the most robust first, and a published network under the same attack."""
-    label = make_attack(ATTACK).label
-    lines = [(line, folder) for folder in [*kept.iterdir(), published] for line in results(folder)]
-    lines = [(line, folder) for line, folder in lines if line.attack == label]
-    columns = "| training | rate | passes an image | images seen | clean % | PGD-40 % |"
+    lines = [(line, folder) for folder in [*kept.iterdir(), published] if (line := reached(folder))]
     body = [
         f"| {line.run} | {how(folder)} | {100 * line.clean.value:.2f} | {line.robust} |"
         for line, folder in sorted(lines, key=lambda item: -item[0].robust.value)
     ]
+    columns = "| training | rate | passes an image | images seen | clean % | PGD-40 % |"
     return "\n".join([columns, "|---|---|---:|---:|---:|---:|", *body])
+
+
+def sentence(folder: Path) -> str:
+    """What a training reached, for its method's page."""
+    line = reached(folder)
+    if not line:
+        return "Not trained side by side with the others yet."
+    accuracies = f"clean {100 * line.clean.value:.2f}, PGD-40 {line.robust}"
+    return f"Ten minutes of two cores, MNIST, linf .3: {accuracies}. The README has all eight side by side."
 
 
 def how(folder: Path) -> str:
