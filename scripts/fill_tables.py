@@ -1,9 +1,10 @@
-"""Write the tables of results in README.md and docs/atent.md anew from the rows in results/."""
+"""Write the results in README.md and on the pages of the defenses anew from the rows in results/."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import ablation
+import side_by_side
 
 from atent.certify import certified
 from atent.report import certified_markdown, markdown, results
@@ -11,6 +12,7 @@ from atent.runs import read_rows
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
+COMPARED = RESULTS / "side-by-side"
 
 
 def attacked() -> str:
@@ -25,13 +27,26 @@ def ablated() -> str:
     return ablation.table(list(read_rows(RESULTS / "ablation.jsonl")))
 
 
+def compared() -> str:
+    return side_by_side.table(COMPARED, RESULTS / "trades-authors")
+
+
 def networks() -> list[Path]:
-    return sorted(folder for folder in RESULTS.iterdir() if folder.is_dir())
+    return sorted(folder for folder in RESULTS.iterdir() if folder.is_dir() and folder != COMPARED)
+
+
+def reached(name: str) -> Callable[[], str]:
+    return lambda: side_by_side.sentence(COMPARED / name)
 
 
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"results": attacked, "certified": proven},
-    "docs/atent.md": {"ablation": ablated},
+    "README.md": {"results": attacked, "side by side": compared, "certified": proven},
+    "docs/atent.md": {"ablation": ablated, "our result": reached("atent")},
+    "docs/standard.md": {"our result": reached("sgd")},
+    **{
+        f"docs/{name}.md": {"our result": reached(name)}
+        for name in ("entropy-sgd", "fast", "pgd-at", "trades", "mart", "mma")
+    },
 }
 
 

@@ -74,7 +74,7 @@ def compare(name: str, out: Path, data_dir: Path) -> None:
 
 
 def collect(out: Path, kept: Path) -> None:
-    """Keep what the table is made of: recipes, logs and rows of the trainings, those stuck too; a row for each trial."""
+    """Keep what the table is made of: recipes, logs and rows of all trainings, stuck ones too; a row for each trial."""
     kept.mkdir(parents=True, exist_ok=True)
     trials = sorted(out.glob(f"*-trial-*/{JUDGED}"))
     write_rows(kept / "trials.jsonl", [{"trial": trial.parent.name, **read_json(trial)} for trial in trials])
@@ -94,7 +94,7 @@ def reached(folder: Path) -> Result | None:
 
 def table(kept: Path, published: Path) -> str:
     """What each training reached, the most robust first, and a published network under the same attack."""
-    lines = [(line, folder) for folder in [*kept.iterdir(), published] if (line := reached(folder))]
+    lines = [(line, folder) for folder in [*kept.glob("*"), published] if (line := reached(folder))]
     body = [
         f"| {line.run} | {how(folder)} | {100 * line.clean.value:.2f} | {line.robust} |"
         for line, folder in sorted(lines, key=lambda item: -item[0].robust.value)
