@@ -28,9 +28,8 @@ JUDGED = "judged.json"
 IMAGES = 60_000 - HELD_OUT
 PER_MINUTE = IMAGES * 11 / 5  # ten-step PGD training (11 passes) sees all images in five minutes
 FORWARD, TO_WEIGHTS = 0.41, 1.48  # the time of other passes, measured at batch 64 in one thread, the other core busy
-OVERHEAD = (
-    1.14  # a training step over its passes so counted, batch 64, two threads, alone: TRADES 1.14, PGD training 1.08
-)
+# A training step over its passes so counted, batch 64, two threads, alone: TRADES 1.14, PGD training 1.08, plain 1.33.
+OVERHEAD = 1.14
 SHARED = {
     "epochs": 1,
     "batch": 64,
