@@ -16,7 +16,7 @@ from atent.images import Images
 from atent.models import Shape
 from atent.recipe import load_recipe, recipe_names
 from atent.runs import load_tensors
-from atent.step import NotFiniteError, train_step
+from atent.step import NotFiniteError, Step, train_step
 from atent.target import open_target
 from atent.train import How, fit
 from short_runs import QUIET, assert_same_run, tiny
@@ -120,6 +120,22 @@ def test_the_plateau_is_noticed_and_named(tmp_path: Path) -> None:
     monkey.undo()
     assert run.history()[0]["plateau"] is True
     assert any("log(10) = 2.303" in line and "schedule.warmup" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("before", "learned", "named"),
+    [pytest.param(20, 50, ["epoch 1, batch 170"], id="fell back"), pytest.param(150, 50, [], id="has not begun")],
+)
+def test_a_network_that_falls_back_to_one_answer_is_named_a_hundred_batches_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, learned: int, named: list[str]
+) -> None:
+    knows, knows_nothing = Step(0.5, 0.5, 1, 0.0), Step(2.303, 2.303, 0, 0.0)
+    steps = iter([knows_nothing] * before + [knows] * learned + [knows_nothing] * 200)
+    monkeypatch.setattr(atent.train, "train_step", lambda *_: next(steps))
+    said: list[str] = []
+    run = fit(tiny(epochs=1, batch=1), tmp_path, how=How(say=said.append))
+    assert [line.partition(":")[0] for line in said if "log(10) = 2.303" in line] == named
+    assert run.history()[0].get("plateau", False) is bool(named)
 
 
 _fresh_state = atent.train._fresh_state

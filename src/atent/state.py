@@ -16,6 +16,8 @@ from atent.errors import UserError
 from atent.recipe import Choice, Recipe, parse_recipe
 from atent.runs import Run, join_parts, load_tensors, save_tensors, take_part
 
+RECENT = 100
+
 
 @dataclass
 class Tally:
@@ -27,6 +29,7 @@ class Tally:
     radius: float = 0.0
     seconds: float = 0.0
     recent: list[float] = field(default_factory=list)  # the last batches' cross-entropies, to notice a plateau
+    fallen: bool = False  # whether it was said that the network fell back to one answer for all
 
     def add(self, loss: float, cross_entropy: float, right: int, radius: float, images: int) -> None:
         """Count a batch."""
@@ -34,7 +37,16 @@ class Tally:
         self.loss += loss * images
         self.right += right
         self.radius += radius * images
-        self.recent = [*self.recent, cross_entropy][-100:]
+        self.recent = [*self.recent, cross_entropy][-RECENT:]
+
+    def stuck(self, plateau: float) -> bool:
+        """Whether the last batches' losses are all that of a constant answer."""
+        return bool(self.recent) and all(abs(loss - plateau) < 0.02 for loss in self.recent)
+
+    def falls(self, plateau: float, constant: float) -> bool:
+        """Whether they have just become so, although the epoch had more right than a constant answer has."""
+        learned = self.right > self.images * (constant + 0.1 * (1 - constant))
+        return not self.fallen and learned and len(self.recent) == RECENT and self.stuck(plateau)
 
 
 def collapsed(history: Sequence[Mapping[str, Any]], constant: float) -> bool:

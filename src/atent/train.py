@@ -136,6 +136,7 @@ def _train_epoch(state: State, recipe: Recipe, train: Images, per_epoch: int, ru
     order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))[state.batch :]
     saved = began = time.monotonic()
     pause = 60 * how.checkpoint_minutes
+    constant = train.constant_accuracy
     for indices, (x, y) in zip(order, train.batches(order, how.device, how.workers), strict=True):
         here = (state.epoch, state.batch)
         done = (state.epoch + state.batch / per_epoch) / recipe.epochs
@@ -159,6 +160,9 @@ def _train_epoch(state: State, recipe: Recipe, train: Images, per_epoch: int, ru
             state.average.update_parameters(state.model)
         state.tally.add(step.loss, step.cross_entropy, step.right, step.radius, len(y))
         state.batch += 1
+        if state.tally.falls(_plateau(train), constant):
+            state.tally.fallen = True
+            how.say(f"epoch {here[0] + 1}, batch {state.batch}: {_stuck(train)}")
         began, state.tally.seconds = time.monotonic(), state.tally.seconds + time.monotonic() - began
         asked = how.checkpoint_batches is not None and state.batch % how.checkpoint_batches == 0
         if asked or began - saved > pause:
@@ -187,15 +191,11 @@ def _finish_epoch(state: State, recipe: Recipe, held: Images, run: Run, how: How
     choose = recipe.chosen_by
     row["best"] = all(score(row, choose) >= score(past, choose) for past in state.history)
     how.say(_epoch_line(row, recipe))
-    plateau, constant = math.log(len(held.classes)), held.constant_accuracy
-    if tally.recent and all(abs(loss - plateau) < 0.02 for loss in tally.recent):
+    if tally.stuck(_plateau(held)):
         row["plateau"] = True
-        how.say(
-            f"the loss has stuck at log({len(held.classes)}) = {plateau:.3f}: the network gives every image the same "
-            "answer. Raise schedule.warmup or schedule.eps_warmup so that eps grows while the rate is high, or try "
-            "another seed or a smaller optimizer.lr"
-        )
-    if choose == "robust" and collapsed([*state.history, row], constant):
+        if not tally.fallen:
+            how.say(_stuck(held))
+    if choose == "robust" and collapsed([*state.history, row], held.constant_accuracy):
         row["collapsed"] = True
     state.history.append(row)
     state.epoch, state.batch, state.tally = state.epoch + 1, 0, Tally()
@@ -220,6 +220,19 @@ def _finish_epoch(state: State, recipe: Recipe, held: Images, run: Run, how: How
         )
     elif state.finished(recipe) and state.epoch < recipe.epochs:
         how.say(f"stopped early: no better epoch among the last {recipe.patience} (patience)")
+
+
+def _plateau(images: Images) -> float:
+    """The loss of a network that gives every image the same answer."""
+    return math.log(len(images.classes))
+
+
+def _stuck(images: Images) -> str:
+    return (
+        f"the loss has stuck at log({len(images.classes)}) = {_plateau(images):.3f}: the network gives every image the "
+        "same answer. Raise schedule.warmup or schedule.eps_warmup so that eps grows while the rate is high, or try "
+        "another seed or a smaller optimizer.lr"
+    )
 
 
 def _words(state: State, recipe: Recipe) -> str:
