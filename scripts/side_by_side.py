@@ -1,6 +1,7 @@
 """Eight ways to train one network, MNIST at linf .3, ten minutes of a two-core machine each.
 
 python scripts/side_by_side.py --data-dir DATA [--only trades mart]
+python scripts/side_by_side.py --data-dir DATA --only pgd-at mart --lr 0.05           at a rate of one's own
 python scripts/side_by_side.py --data-dir DATA --collect results/side-by-side        when all are done
 
 One schedule for all; the learning rate of each is the best of three by trials of two minutes, judged on held-out
@@ -63,12 +64,21 @@ def stuck(folder: Path) -> bool:
 
 
 def compare(name: str, out: Path, data_dir: Path) -> None:
+    """Train by the best settings of the trials that do not get stuck, and attack."""
     for k, rate in enumerate(ranked(name, out, data_dir)):
         folder = out / f"{name}-{k}"
-        if not stuck(folder):
-            fit(recipe_for(FULL, METHODS[name] | rate | JUDGE, 0, time_of), folder, data_dir=data_dir)
+        train(name, rate, folder, data_dir)
         if not stuck(folder):
             break
+    attack(folder, data_dir)
+
+
+def train(name: str, rate: dict[str, Any], folder: Path, data_dir: Path) -> None:
+    if not stuck(folder):
+        fit(recipe_for(FULL, METHODS[name] | rate | JUDGE, 0, time_of), folder, data_dir=data_dir)
+
+
+def attack(folder: Path, data_dir: Path) -> None:
     target = open_target(folder, data_dir=data_dir)
     attack_target(target, make_attack(ATTACK), ATTACK, Threat.parse(str(target.threat)), folder)
 
@@ -80,9 +90,10 @@ def collect(out: Path, kept: Path) -> None:
     write_rows(kept / "trials.jsonl", [{"trial": trial.parent.name, **read_json(trial)} for trial in trials])
     without_weights = shutil.ignore_patterns("*.safetensors", ".*")
     for name in METHODS:
-        for run in out.glob(f"{name}-?"):
+        for run in [*out.glob(f"{name}-?"), *out.glob(f"{name}-lr-*")]:
             if stuck(run) or (run / "attack").exists():
-                folder = kept / (run.name if stuck(run) else name)
+                chosen = not stuck(run) and "-lr-" not in run.name
+                folder = kept / (name if chosen else run.name)
                 shutil.copytree(run, folder, ignore=without_weights, dirs_exist_ok=True)
 
 
@@ -128,6 +139,7 @@ if __name__ == "__main__":
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/side-by-side"))
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--lr", type=float, help="this learning rate, without trials, beside the one that they chose")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--collect", type=Path, help="copy what the table is made of here, and train nothing")
     given = parser.parse_args()
@@ -136,4 +148,9 @@ if __name__ == "__main__":
     else:
         prepare(given.threads)
         for name in given.only:
-            compare(name, given.out, given.data_dir)
+            if given.lr:
+                folder = given.out / f"{name}-lr-{given.lr:g}"
+                train(name, {"optimizer.lr": given.lr}, folder, given.data_dir)
+                attack(folder, given.data_dir)
+            else:
+                compare(name, given.out, given.data_dir)
