@@ -64,3 +64,17 @@ def test_a_folder_belongs_to_one_recipe(tmp_path: Path) -> None:
     assert run.recipe() == load_recipe("demo")
     with pytest.raises(UserError, match=r"another recipe \(different: epochs\)"):
         run.begin(load_recipe("demo", {"epochs": 3}), environment(), {})
+
+
+@pytest.mark.parametrize(
+    ("typed", "recorded"),
+    [
+        (["/opt/bin/atent", "train", "demo", "--out", "my run"], "atent train demo --out 'my run'"),
+        (["/src/atent/__main__.py", "train", "demo"], "atent train demo"),
+        (["scripts/compare.py", "--all"], "compare.py --all"),
+        ([], ""),
+    ],
+)
+def test_the_environment_names_the_command(monkeypatch: pytest.MonkeyPatch, typed: list[str], recorded: str) -> None:
+    monkeypatch.setattr("sys.argv", typed)
+    assert environment()["command"] == recorded

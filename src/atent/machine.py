@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +70,7 @@ def environment() -> dict[str, object]:
     from atent import __version__
 
     return {
-        "command": " ".join(["atent", *sys.argv[1:]]) if sys.argv else "",
+        "command": _command(),
         "atent": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
@@ -80,6 +81,13 @@ def environment() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
     }
+
+
+def _command() -> str:
+    """What was typed, as a shell takes it, without the program's folder; `python -m atent` is `atent`."""
+    program, *arguments = sys.argv or [""]
+    name = Path(program).name
+    return shlex.join(["atent" if name == "__main__.py" else name, *arguments]) if name else ""
 
 
 def _commit() -> str | None:
