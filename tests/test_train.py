@@ -13,6 +13,7 @@ from atent.data import SOURCES, Published
 from atent.defenses import Term
 from atent.errors import UserError
 from atent.images import Images
+from atent.losses import cross_entropy
 from atent.models import Shape
 from atent.recipe import load_recipe, recipe_names
 from atent.runs import load_tensors
@@ -119,23 +120,38 @@ def test_the_plateau_is_noticed_and_named(tmp_path: Path) -> None:
     run = fit(recipe, tmp_path, how=How(say=said.append))
     monkey.undo()
     assert run.history()[0]["plateau"] is True
-    assert any("log(10) = 2.303" in line and "schedule.warmup" in line for line in said)
+    assert any("stuck at 2.30" in line and "schedule.warmup" in line for line in said)
 
 
 @pytest.mark.parametrize(
-    ("before", "learned", "named"),
-    [pytest.param(20, 50, ["epoch 1, batch 170"], id="fell back"), pytest.param(150, 50, [], id="has not begun")],
+    ("before", "knowing", "named", "marked"),
+    [
+        pytest.param(20, 50, ["epoch 1, batch 170"], [1, 2], id="fell back"),
+        pytest.param(20, 170, ["epoch 2, batch 91"], [2], id="fell back at the end of an epoch"),
+        pytest.param(250, 150, ["epoch 1, batch 199"], [1], id="began late"),
+        pytest.param(150, 250, [], [], id="began in time"),
+    ],
 )
 def test_a_network_that_falls_back_to_one_answer_is_named_a_hundred_batches_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, learned: int, named: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, knowing: int, named: list[str], marked: list[int]
 ) -> None:
-    knows, knows_nothing = Step(0.5, 0.5, 1, 0.0), Step(2.303, 2.303, 0, 0.0)
-    steps = iter([knows_nothing] * before + [knows] * learned + [knows_nothing] * 200)
-    monkeypatch.setattr(atent.train, "train_step", lambda *_: next(steps))
+    """Its losses scatter as they did in trainings that got stuck: by .015 a batch."""
+    knows, scatter = Step(0.5, 0.5, 1, 0.0), (0.015 * torch.randn(400, generator=generator())).tolist()
+    steps = [Step(2.303 + noise, 2.303 + noise, 0, 0.0) for noise in scatter]
+    steps[before : before + knowing] = [knows] * knowing
+    taken = iter(steps)
+    monkeypatch.setattr(atent.train, "train_step", lambda *_: next(taken))
     said: list[str] = []
-    run = fit(tiny(epochs=1, batch=1), tmp_path, how=How(say=said.append))
-    assert [line.partition(":")[0] for line in said if "log(10) = 2.303" in line] == named
-    assert run.history()[0].get("plateau", False) is bool(named)
+    run = fit(tiny(epochs=2, batch=1), tmp_path, how=How(say=said.append))
+    assert [line.partition(":")[0] for line in said if "the loss has stuck at 2.30" in line] == named
+    assert [row["epoch"] for row in run.history() if row.get("plateau")] == marked
+
+
+def test_the_plateau_of_uneven_classes_is_the_entropy_of_their_labels() -> None:
+    y = torch.tensor([0] * 90 + [1] * 10)
+    x = torch.zeros(100, 1, 2, 2)
+    logits = torch.tensor([0.9, 0.1]).log().expand(100, 2)
+    assert Images(x, y, ("a", "b")).constant_loss == pytest.approx(float(cross_entropy(logits, y).mean()))
 
 
 _fresh_state = atent.train._fresh_state

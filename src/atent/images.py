@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -42,10 +43,16 @@ class Images:
         """The memory that the pixels take, or would."""
         return math.prod(self.x.shape) * (4 if isinstance(self.x, Tensor) and self.x.dtype == torch.float32 else 1)
 
-    @property
+    @cached_property
     def constant_accuracy(self) -> float:
         """How often the commonest label is right: what a network can reach that gives every image the same answer."""
         return float(self.y.bincount().max()) / len(self) if len(self) else 0.0
+
+    @cached_property
+    def constant_loss(self) -> float:
+        """The least cross-entropy of such a network: the labels' entropy, log(classes) where all are as common."""
+        shares = self.y.bincount().double() / len(self)
+        return float(-torch.xlogy(shares, shares).sum())
 
     @property
     def summary(self) -> str:

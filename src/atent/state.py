@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,10 +14,11 @@ from torch.optim.swa_utils import AveragedModel
 
 from atent.defenses import Defense, Remembering
 from atent.errors import UserError
+from atent.images import Images
 from atent.recipe import Choice, Recipe, parse_recipe
 from atent.runs import Run, join_parts, load_tensors, save_tensors, take_part
 
-RECENT = 100
+RECENT = 100  # batches
 
 
 @dataclass
@@ -28,8 +30,8 @@ class Tally:
     right: int = 0
     radius: float = 0.0
     seconds: float = 0.0
-    recent: list[float] = field(default_factory=list)  # the last batches' cross-entropies, to notice a plateau
-    fallen: bool = False  # whether it was said that the network fell back to one answer for all
+    recent: list[float] = field(default_factory=list)  # the last batches' cross-entropies, of earlier epochs too
+    warned: bool = False  # whether the user knows that they are stuck
 
     def add(self, loss: float, cross_entropy: float, right: int, radius: float, images: int) -> None:
         """Count a batch."""
@@ -40,13 +42,9 @@ class Tally:
         self.recent = [*self.recent, cross_entropy][-RECENT:]
 
     def stuck(self, plateau: float) -> bool:
-        """Whether the last batches' losses are all that of a constant answer."""
-        return bool(self.recent) and all(abs(loss - plateau) < 0.02 for loss in self.recent)
-
-    def falls(self, plateau: float, constant: float) -> bool:
-        """Whether they have just become so, although the epoch had more right than a constant answer has."""
-        learned = self.right > self.images * (constant + 0.1 * (1 - constant))
-        return not self.fallen and learned and len(self.recent) == RECENT and self.stuck(plateau)
+        """Whether the last batches' losses are that of a constant answer: the mean of the older and the newer half."""
+        half = len(self.recent) // 2
+        return half > 0 and all(abs(fmean(part) - plateau) < 0.02 for part in (self.recent[:half], self.recent[half:]))
 
 
 def collapsed(history: Sequence[Mapping[str, Any]], constant: float) -> bool:
@@ -100,6 +98,15 @@ class State:
         since = len(scores) - 1 - scores.index(max(scores)) if scores else 0
         impatient = recipe.patience is not None and since >= recipe.patience
         return self.epoch >= recipe.epochs or impatient or self.collapsed
+
+    def fell_back(self, images: Images) -> bool:
+        """Whether the last losses are those of a constant answer while the epoch runs.
+
+        In the first epoch, more answers must have been right than with a constant one: it may not have begun to learn.
+        """
+        constant = images.constant_accuracy
+        learned = self.epoch > 0 or self.tally.right > self.tally.images * (constant + 0.1 * (1 - constant))
+        return learned and len(self.tally.recent) == RECENT and self.tally.stuck(images.constant_loss)
 
     @property
     def collapsed(self) -> bool:

@@ -1,6 +1,5 @@
 """Training: one function, `fit`. The state between two batches is all there is, so any of them can be resumed."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -117,7 +116,7 @@ def _fit(state: State, recipe: Recipe, data: DataSet, train: Images, held: Image
                 if stop:
                     state.save(run.last, recipe)
                     raise Interrupted(stop[0])
-            _finish_epoch(state, recipe, held, run, how, draw)
+            _finish_epoch(state, recipe, train, held, run, how, draw)
 
 
 def _fresh_state(recipe: Recipe, train: Images, network: nn.Module | None, device: torch.device | str) -> State:
@@ -136,7 +135,6 @@ def _train_epoch(state: State, recipe: Recipe, train: Images, per_epoch: int, ru
     order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))[state.batch :]
     saved = began = time.monotonic()
     pause = 60 * how.checkpoint_minutes
-    constant = train.constant_accuracy
     for indices, (x, y) in zip(order, train.batches(order, how.device, how.workers), strict=True):
         here = (state.epoch, state.batch)
         done = (state.epoch + state.batch / per_epoch) / recipe.epochs
@@ -160,9 +158,8 @@ def _train_epoch(state: State, recipe: Recipe, train: Images, per_epoch: int, ru
             state.average.update_parameters(state.model)
         state.tally.add(step.loss, step.cross_entropy, step.right, step.radius, len(y))
         state.batch += 1
-        if state.tally.falls(_plateau(train), constant):
-            state.tally.fallen = True
-            how.say(f"epoch {here[0] + 1}, batch {state.batch}: {_stuck(train)}")
+        if state.fell_back(train):
+            _warn(state, train, how)
         began, state.tally.seconds = time.monotonic(), state.tally.seconds + time.monotonic() - began
         asked = how.checkpoint_batches is not None and state.batch % how.checkpoint_batches == 0
         if asked or began - saved > pause:
@@ -172,7 +169,7 @@ def _train_epoch(state: State, recipe: Recipe, train: Images, per_epoch: int, ru
         yield
 
 
-def _finish_epoch(state: State, recipe: Recipe, held: Images, run: Run, how: How, draw: Draw) -> None:
+def _finish_epoch(state: State, recipe: Recipe, train: Images, held: Images, run: Run, how: How, draw: Draw) -> None:
     """Log the epoch, measure robust accuracy on held-out images, keep the best and the last."""
     tally = state.tally
     row: dict[str, Any] = {
@@ -191,14 +188,14 @@ def _finish_epoch(state: State, recipe: Recipe, held: Images, run: Run, how: How
     choose = recipe.chosen_by
     row["best"] = all(score(row, choose) >= score(past, choose) for past in state.history)
     how.say(_epoch_line(row, recipe))
-    if tally.stuck(_plateau(held)):
+    stuck = tally.stuck(train.constant_loss)
+    if stuck:
         row["plateau"] = True
-        if not tally.fallen:
-            how.say(_stuck(held))
+        _warn(state, train, how)
     if choose == "robust" and collapsed([*state.history, row], held.constant_accuracy):
         row["collapsed"] = True
     state.history.append(row)
-    state.epoch, state.batch, state.tally = state.epoch + 1, 0, Tally()
+    state.epoch, state.batch, state.tally = state.epoch + 1, 0, Tally(recent=tally.recent, warned=stuck)
     if row["best"]:
         save_tensors(run.best, state.result.state_dict(), {"recipe": recipe.model_dump(mode="json"), "log": row})
     state.save(run.last, recipe)
@@ -222,17 +219,15 @@ def _finish_epoch(state: State, recipe: Recipe, held: Images, run: Run, how: How
         how.say(f"stopped early: no better epoch among the last {recipe.patience} (patience)")
 
 
-def _plateau(images: Images) -> float:
-    """The loss of a network that gives every image the same answer."""
-    return math.log(len(images.classes))
-
-
-def _stuck(images: Images) -> str:
-    return (
-        f"the loss has stuck at log({len(images.classes)}) = {_plateau(images):.3f}: the network gives every image the "
-        "same answer. Raise schedule.warmup or schedule.eps_warmup so that eps grows while the rate is high, or try "
-        "another seed or a smaller optimizer.lr"
-    )
+def _warn(state: State, train: Images, how: How) -> None:
+    """Say once that the loss has stuck."""
+    if not state.tally.warned:
+        state.tally.warned = True
+        how.say(
+            f"epoch {state.epoch + 1}, batch {state.batch}: the loss has stuck at {train.constant_loss:.3f}, that of a "
+            "network which gives every image the same answer. Raise schedule.warmup or schedule.eps_warmup so that eps "
+            "grows while the rate is high, or try another seed or a smaller optimizer.lr"
+        )
 
 
 def _words(state: State, recipe: Recipe) -> str:
