@@ -10,7 +10,7 @@ from torch import Tensor
 
 import atent.train
 from atent.data import SOURCES, Published
-from atent.defenses import Term
+from atent.defenses import Mma, Term
 from atent.errors import UserError
 from atent.images import Images
 from atent.losses import cross_entropy
@@ -19,9 +19,10 @@ from atent.recipe import load_recipe, recipe_names
 from atent.runs import load_tensors
 from atent.step import NotFiniteError, Step, train_step
 from atent.target import open_target
+from atent.threat import Threat
 from atent.train import How, fit
 from short_runs import QUIET, assert_same_run, tiny
-from toys import THREATS, generator, own_folder, small_batch, small_network, stand_in
+from toys import THREATS, generator, own_folder, small_batch, small_network, stand_in, two_class_linear
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 
@@ -145,6 +146,17 @@ def test_a_network_that_falls_back_to_one_answer_is_named_a_hundred_batches_late
     run = fit(tiny(epochs=2, batch=1), tmp_path, how=How(say=said.append))
     assert [line.partition(":")[0] for line in said if "the loss has stuck at 2.30" in line] == named
     assert [row["epoch"] for row in run.history() if row.get("plateau")] == marked
+
+
+def test_mmas_boundary_points_do_not_look_like_a_plateau() -> None:
+    """Of two classes every boundary point has a cross-entropy of log 2, however well x is classified."""
+    model = two_class_linear(torch.full((4,), 4.0), bias=-8.0)
+    x, y = torch.tensor([0.1, 0.9]).view(2, 1, 1, 1).expand(2, 1, 2, 2), torch.tensor([0, 1])
+    threat = Threat("linf", 0.3)
+    terms = list(Mma()(model, x, y, threat, generator()))
+    assert cross_entropy(terms[-1].logits, y).mean().item() == pytest.approx(math.log(2), abs=0.02)
+    step = train_step(model, torch.optim.SGD(model.parameters(), lr=0.0), Mma(), x, y, threat, generator())
+    assert step.cross_entropy == pytest.approx(cross_entropy(model(x), y).mean().item())
 
 
 def test_the_plateau_of_uneven_classes_is_the_entropy_of_their_labels() -> None:

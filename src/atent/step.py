@@ -18,7 +18,10 @@ class NotFiniteError(ArithmeticError):
 
 
 class Step(NamedTuple):
-    """What a training step did: its loss, and at the last term's points cross-entropy, right answers, mean radius."""
+    """What a training step did: its loss, the first term's cross-entropy, the last one's right answers and mean radius.
+
+    The first is at x where a defense has a term there (MMA): at the boundary it is log 2 however much was learned.
+    """
 
     loss: float
     cross_entropy: float
@@ -41,16 +44,17 @@ def train_step(
     the loss or its gradient is not finite, `NotFiniteError` is raised and the weights are as before.
     """
     set_training(model)
-    total, term = 0.0, None  # of the gradient asked for last
+    total, first, term = 0.0, None, None  # of the gradient asked for last
 
     def differentiate() -> float:
-        nonlocal total, term
+        nonlocal total, first, term
         optimizer.zero_grad()
-        total = 0.0
+        total, first = 0.0, None
         for term in defense(model, x, y, threat, generator):
             loss = term.loss.mean()
             loss.backward()
             total += float(loss.detach())
+            first = term.logits.detach() if first is None else first
         if term is None:
             raise UserError(f"the defense {defense} yielded no loss term")
         norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
@@ -59,11 +63,11 @@ def train_step(
         return total
 
     optimizer.step(differentiate)
+    assert first is not None
     assert term is not None
-    logits = term.logits.detach()
     return Step(
         total,
-        float(cross_entropy(logits, y).mean()),
-        int((logits.argmax(1) == y).sum()),
+        float(cross_entropy(first, y).mean()),
+        int((term.logits.detach().argmax(1) == y).sum()),
         float(threat.size(term.x_adv - x).mean()),
     )
