@@ -48,7 +48,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "project-never": ATENT | {"defense.project": "never"},
     "start-corner": ATENT | {"defense.start": "corner"},
     "mode-train": ATENT | {"defense.mode": "train"},
-    # The two that cost the least of the gain over PGD training, together: the defaults chosen from the others.
+    # The two that lost the least beside PGD training, together: the defaults chosen from the others.
     "chosen": ATENT | {"defense.share": 1.0, "defense.project": "every"},
 }
 
