@@ -20,7 +20,6 @@ from equal_budget import JUDGED, images_of, judged, passes_of, recipe_for, time_
 from atent.attacks import make_attack
 from atent.evaluate import attack_target
 from atent.machine import prepare
-from atent.recipe import Recipe
 from atent.report import Result, results
 from atent.runs import Run, read_json, write_rows
 from atent.state import score
@@ -115,23 +114,32 @@ def table(kept: Path, published: Path) -> str:
 
 
 def sentence(folder: Path) -> str:
-    """What a training reached, for its method's page."""
-    line = reached(folder)
-    if not line:
+    """What a training reached, for its method's page; also at rates beside the one that the trials chose."""
+    if not reached(folder):
         return "Not trained side by side with the others yet."
-    accuracies = f"clean {100 * line.clean.value:.2f}, PGD-40 {line.robust}"
-    return f"Ten minutes of two cores, MNIST, linf .3: {accuracies}. The README has all eight side by side."
+    beside = sorted(folder.parent.glob(f"{folder.name}-lr-*"))
+    others = [f" At a rate of {rate_of(other)} instead of {rate_of(folder)}: {accuracies(other)}." for other in beside]
+    shown = f"Ten minutes of two cores, MNIST, linf .3: {accuracies(folder)}.{''.join(others)}"
+    return f"{shown} The README has all eight side by side."
+
+
+def accuracies(folder: Path) -> str:
+    line = reached(folder)
+    return f"clean {100 * line.clean.value:.2f}, PGD-40 {line.robust}" if line else "not attacked yet"
+
+
+def rate_of(folder: Path) -> str:
+    """What a training's rate was: of Entropy-SGD, its inner step."""
+    optimizer = Run(folder).recipe().optimizer
+    return f"step {optimizer['step']:g}" if optimizer["name"] == "entropy-sgd" else f"{optimizer['lr']:g}"
 
 
 def how(folder: Path) -> str:
     """Rate, passes and images of a training; nothing is known of a published network's."""
-    file = folder / "recipe.json"
-    if not file.exists():
+    if not Run(folder).recipe_file.exists():
         return " | | "
-    recipe = Recipe.model_validate_json(file.read_bytes())
-    entropy = recipe.optimizer["name"] == "entropy-sgd"
-    rate = f"step {recipe.optimizer['step']:g}" if entropy else f"{recipe.optimizer['lr']:g}"
-    return f"{rate} | {passes_of(recipe):g} | {images_of(recipe):,}"
+    recipe = Run(folder).recipe()
+    return f"{rate_of(folder)} | {passes_of(recipe):g} | {images_of(recipe):,}"
 
 
 if __name__ == "__main__":
