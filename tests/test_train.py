@@ -17,6 +17,7 @@ from atent.losses import cross_entropy
 from atent.models import Shape
 from atent.recipe import load_recipe, recipe_names
 from atent.runs import load_tensors
+from atent.state import Tally
 from atent.step import NotFiniteError, Step, train_step
 from atent.target import open_target
 from atent.threat import Threat
@@ -146,6 +147,15 @@ def test_a_network_that_falls_back_to_one_answer_is_named_a_hundred_batches_late
     run = fit(tiny(epochs=2, batch=1), tmp_path, how=How(say=said.append))
     assert [line.partition(":")[0] for line in said if "the loss has stuck at 2.30" in line] == named
     assert [row["epoch"] for row in run.history() if row.get("plateau")] == marked
+
+
+@pytest.mark.parametrize(("right", "stuck"), [(1, True), (5, False)])
+def test_a_network_that_knows_more_than_one_answer_is_not_stuck_whatever_its_loss(right: int, stuck: bool) -> None:
+    images = stand_in(Shape((1, 2, 2), 10), 1000)
+    tally = Tally()
+    for _ in range(100):
+        tally.add(2.3, images.constant_loss, right, 0.3, 10)
+    assert tally.stuck(images) is stuck
 
 
 def test_mmas_boundary_points_do_not_look_like_a_plateau() -> None:

@@ -31,6 +31,7 @@ class Tally:
     radius: float = 0.0
     seconds: float = 0.0
     recent: list[float] = field(default_factory=list)  # the last batches' cross-entropies, of earlier epochs too
+    recent_right: list[float] = field(default_factory=list)  # their shares of right answers
     warned: bool = False  # whether the user knows that they are stuck
 
     def add(self, loss: float, cross_entropy: float, right: int, radius: float, images: int) -> None:
@@ -40,11 +41,28 @@ class Tally:
         self.right += right
         self.radius += radius * images
         self.recent = [*self.recent, cross_entropy][-RECENT:]
+        self.recent_right = [*self.recent_right, right / images][-RECENT:]
 
-    def stuck(self, plateau: float) -> bool:
-        """Whether the last batches' losses are that of a constant answer: the mean of the older and the newer half."""
+    def stuck(self, images: Images) -> bool:
+        """Whether the last batches' losses are that of a constant answer, and no more answers right than with one.
+
+        The mean of the older and of the newer half of the losses tells: single batches scatter.
+        """
         half = len(self.recent) // 2
-        return half > 0 and all(abs(fmean(part) - plateau) < 0.02 for part in (self.recent[:half], self.recent[half:]))
+        if not half:
+            return False
+        means = fmean(self.recent[:half]), fmean(self.recent[half:])
+        level = all(abs(mean - images.constant_loss) < 0.02 for mean in means)
+        return level and fmean(self.recent_right) <= more_than(images.constant_accuracy)
+
+    def next_epoch(self, images: Images) -> "Tally":
+        """An epoch's sums begin anew; the last batches stay, and who was told of a stuck loss is not told again."""
+        return Tally(recent=self.recent, recent_right=self.recent_right, warned=self.stuck(images))
+
+
+def more_than(constant: float) -> float:
+    """What share must be right for a network to have learned more than the answer that is right for the share given."""
+    return constant + 0.1 * (1 - constant)
 
 
 def collapsed(history: Sequence[Mapping[str, Any]], constant: float) -> bool:
@@ -53,7 +71,7 @@ def collapsed(history: Sequence[Mapping[str, Any]], constant: float) -> bool:
     So single-step training ends when it overfits catastrophically: from one epoch to the next PGD breaks every image.
     Epochs that had learned no more than to give one answer (right for the share `constant`) are nothing to fall from.
     """
-    learned = [row["robust"] for row in history if "robust" in row and row["clean"] > constant + 0.1 * (1 - constant)]
+    learned = [row["robust"] for row in history if "robust" in row and row["clean"] > more_than(constant)]
     return bool(learned) and max(learned) >= 0.2 and bool(history[-1]["robust"] < max(learned) / 2)
 
 
@@ -104,9 +122,8 @@ class State:
 
         In the first epoch, more answers must have been right than with a constant one: it may not have begun to learn.
         """
-        constant = images.constant_accuracy
-        learned = self.epoch > 0 or self.tally.right > self.tally.images * (constant + 0.1 * (1 - constant))
-        return learned and len(self.tally.recent) == RECENT and self.tally.stuck(images.constant_loss)
+        learned = self.epoch > 0 or self.tally.right > self.tally.images * more_than(images.constant_accuracy)
+        return learned and len(self.tally.recent) == RECENT and self.tally.stuck(images)
 
     @property
     def collapsed(self) -> bool:

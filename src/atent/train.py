@@ -23,7 +23,7 @@ from atent.randomness import derive, derive_seed
 from atent.recipe import OBJECT, Recipe
 from atent.rows import clean_rate, robust_rate
 from atent.runs import Run, alone, save_tensors, write_rows
-from atent.state import State, Tally, collapsed, score
+from atent.state import State, collapsed, score
 from atent.step import NotFiniteError, train_step
 from atent.weights import freeze, load_weights
 
@@ -188,14 +188,13 @@ def _finish_epoch(state: State, recipe: Recipe, train: Images, held: Images, run
     choose = recipe.chosen_by
     row["best"] = all(score(row, choose) >= score(past, choose) for past in state.history)
     how.say(_epoch_line(row, recipe))
-    stuck = tally.stuck(train.constant_loss)
-    if stuck:
+    if tally.stuck(train):
         row["plateau"] = True
         _warn(state, train, how)
     if choose == "robust" and collapsed([*state.history, row], held.constant_accuracy):
         row["collapsed"] = True
     state.history.append(row)
-    state.epoch, state.batch, state.tally = state.epoch + 1, 0, Tally(recent=tally.recent, warned=stuck)
+    state.epoch, state.batch, state.tally = state.epoch + 1, 0, tally.next_epoch(train)
     if row["best"]:
         save_tensors(run.best, state.result.state_dict(), {"recipe": recipe.model_dump(mode="json"), "log": row})
     state.save(run.last, recipe)
