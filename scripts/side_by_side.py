@@ -6,8 +6,9 @@ python scripts/side_by_side.py --data-dir DATA --collect results/side-by-side   
 
 One schedule for all; the learning rate of each is the best of three by trials of two minutes, judged on held-out
 images (PGD-20 on 1,000); where the training proper then gets stuck at a constant answer, as a rate can that two minutes
-spoke for, it is repeated at the next best. PGD-40 attacks the networks on the whole test set, rows and all, as `atent
-attack` does. Stopped and started again, it goes on; processes with different names can share the work.
+spoke for, it is repeated at the next best. PGD-40 attacks the networks on the whole test set, AutoAttack (the extra
+`attacks`) on the first 200 images, rows and all, as `atent attack` does. Stopped and started again, it goes on;
+processes with different names can share the work.
 """
 
 import argparse
@@ -20,7 +21,8 @@ from equal_budget import JUDGED, images_of, judged, passes_of, recipe_for, time_
 from atent.attacks import make_attack
 from atent.evaluate import attack_target
 from atent.machine import prepare
-from atent.report import Result, results
+from atent.report import Result, finished, results
+from atent.rows import robust_rate
 from atent.runs import Run, read_json, write_rows
 from atent.state import score
 from atent.target import open_target
@@ -28,7 +30,8 @@ from atent.threat import Threat
 from atent.train import fit
 
 TRIAL, FULL = 2, 10
-ATTACK = {"name": "pgd", "steps": 40}
+PGD = {"name": "pgd", "steps": 40}
+AUTOATTACK, FIRST = {"name": "autoattack"}, 200
 SGD: list[dict[str, Any]] = [{"optimizer.lr": lr} for lr in (0.02, 0.05, 0.1)]
 # Entropy-SGD's own rate is near 1 by construction; what corresponds to a learning rate is its inner step.
 ENTROPY: list[dict[str, Any]] = [{"optimizer.name": "entropy-sgd", "optimizer.step": step} for step in (0.05, 0.1, 0.2)]
@@ -78,8 +81,9 @@ def train(name: str, rate: dict[str, Any], folder: Path, data_dir: Path) -> None
 
 
 def attack(folder: Path, data_dir: Path) -> None:
-    target = open_target(folder, data_dir=data_dir)
-    attack_target(target, make_attack(ATTACK), ATTACK, Threat.parse(str(target.threat)), folder)
+    for settings, examples, batch in ((PGD, None, 250), (AUTOATTACK, FIRST, 50)):
+        target = open_target(folder, data_dir=data_dir, examples=examples)
+        attack_target(target, make_attack(settings), settings, Threat.parse(str(target.threat)), folder, batch=batch)
 
 
 def collect(out: Path, kept: Path) -> None:
@@ -97,20 +101,26 @@ def collect(out: Path, kept: Path) -> None:
 
 
 def reached(folder: Path) -> Result | None:
-    """What the attack left of a network, if it has met all test images."""
-    label = make_attack(ATTACK).label
+    """What PGD-40 left of a network, if it has met all test images."""
+    label = make_attack(PGD).label
     return next((line for line in results(folder) if line.attack == label), None)
 
 
+def withstood(folder: Path) -> str:
+    """What AutoAttack left of the first images; nothing where it has not met as many."""
+    rows = [rows for met in finished(folder) for label, rows in met.attacks if label == "AutoAttack"]
+    return next((str(robust_rate(of[:FIRST])) for of in rows if len(of) >= FIRST), "")
+
+
 def table(kept: Path, published: Path) -> str:
-    """What each training reached, the most robust first, and a published network under the same attack."""
+    """What each training reached, the most robust first, and a published network under the same attacks."""
     lines = [(line, folder) for folder in [*kept.glob("*"), published] if (line := reached(folder))]
     body = [
-        f"| {line.run} | {how(folder)} | {100 * line.clean.value:.2f} | {line.robust} |"
+        f"| {line.run} | {how(folder)} | {100 * line.clean.value:.2f} | {line.robust} | {withstood(folder)} |"
         for line, folder in sorted(lines, key=lambda item: -item[0].robust.value)
     ]
-    columns = "| training | rate | passes an image | images seen | clean % | PGD-40 % |"
-    return "\n".join([columns, "|---|---|---:|---:|---:|---:|", *body])
+    columns = f"| training | rate | passes an image | images seen | clean % | PGD-40 % | AutoAttack %, first {FIRST} |"
+    return "\n".join([columns, "|---|---|---:|---:|---:|---:|---:|", *body])
 
 
 def sentence(folder: Path) -> str:
