@@ -122,7 +122,7 @@ def test_the_plateau_is_noticed_and_named(tmp_path: Path) -> None:
     run = fit(recipe, tmp_path, how=How(say=said.append))
     monkey.undo()
     assert run.history()[0]["plateau"] is True
-    assert any("stuck at 2.30" in line and "schedule.warmup" in line for line in said)
+    assert any("stuck at 2.303, that of" in line and "schedule.warmup" in line for line in said)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_network_that_falls_back_to_one_answer_is_named_a_hundred_batches_late
     monkeypatch.setattr(atent.train, "train_step", lambda *_: next(taken))
     said: list[str] = []
     run = fit(tiny(epochs=2, batch=1), tmp_path, how=How(say=said.append))
-    assert [line.partition(":")[0] for line in said if "the loss has stuck at 2.30" in line] == named
+    assert [line.partition(":")[0] for line in said if "the loss has stuck at 2.303, that of" in line] == named
     assert [row["epoch"] for row in run.history() if row.get("plateau")] == marked
 
 
@@ -173,7 +173,13 @@ def test_the_plateau_of_uneven_classes_is_the_entropy_of_their_labels() -> None:
     y = torch.tensor([0] * 90 + [1] * 10)
     x = torch.zeros(100, 1, 2, 2)
     logits = torch.tensor([0.9, 0.1]).log().expand(100, 2)
-    assert Images(x, y, ("a", "b")).constant_loss == pytest.approx(float(cross_entropy(logits, y).mean()))
+    images = Images(x, y, ("a", "b"))
+    assert images.constant_loss == pytest.approx(float(cross_entropy(logits, y).mean()))
+    for loss, stuck in ((images.constant_loss, True), (math.log(2), True), (0.5, False)):
+        tally = Tally()
+        for _ in range(100):
+            tally.add(loss, loss, 9, 0.3, 10)
+        assert tally.stuck(images) is stuck
 
 
 _fresh_state = atent.train._fresh_state

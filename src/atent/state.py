@@ -1,5 +1,6 @@
 """What changes while training, and how a checkpoint keeps it."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,7 +53,8 @@ class Tally:
         if not half:
             return False
         means = fmean(self.recent[:half]), fmean(self.recent[half:])
-        level = all(abs(mean - images.constant_loss) < 0.02 for mean in means)
+        plateaus = (images.constant_loss, math.log(len(images.classes)))  # the latter of a network with nothing to say
+        level = any(all(abs(mean - plateau) < 0.02 for mean in means) for plateau in plateaus)
         return level and fmean(self.recent_right) <= more_than(images.constant_accuracy)
 
     def next_epoch(self, images: Images) -> "Tally":
