@@ -12,7 +12,7 @@ from atent.errors import UserError
 from atent.evaluate import check_points
 from atent.losses import LOSSES, LossName, cross_entropy
 from atent.threat import Threat
-from toys import THREATS, UNBOXED, dual_norm, generator, small_batch, small_network, two_class_linear
+from toys import THREATS, UNBOXED, dual_norm, generator, linear, small_batch, small_network, two_class_linear
 
 # Fewer steps, for speed; a row that is not named here runs as it is.
 QUICK: dict[str, dict[str, Any]] = {
@@ -49,6 +49,15 @@ def test_points_are_inside_and_the_model_is_untouched(name: str, threat: Threat)
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
     for key, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[key]), key
+
+
+@threats
+def test_a_wrong_point_outside_the_box_does_not_count(threat: Threat) -> None:
+    """Only a start outside the box is misclassified here, and it is no image."""
+    model, x = linear(torch.tensor([[0.0], [-1.0]]), 0.0), torch.zeros(50, 1, 1, 1)
+    y = torch.zeros(50, dtype=torch.long)
+    x_adv = Pgd(steps=3, restarts=5, start="unboxed")(model, x, y, threat, generator())
+    check_points(x_adv, x, threat, "attack")
 
 
 @threats

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.defenses import DEFENSES, Defense, Fast, Mart, Mma, PgdAt, Standard, Term, Trades
+from atent.fields import Start
 from atent.losses import boosted_cross_entropy, divergence, soft_margin
 from atent.threat import Threat
 from toys import THREATS, dual_norm, generator, small_batch, small_network, two_class_linear
@@ -69,8 +70,8 @@ def ascended(
 @threats
 @pytest.mark.parametrize(
     ("defense", "step", "steps"),
-    [(Fast(), 1.25, 1), (PgdAt(steps=3), 2.5 / 3, 3), (Mart(steps=3), 2 / 3, 3)],
-    ids=["fast", "pgd-at", "mart"],
+    [(Fast(), 1.25, 1), (Fast(start="unboxed"), 1.25, 1), (PgdAt(steps=3), 2.5 / 3, 3), (Mart(steps=3), 2 / 3, 3)],
+    ids=["fast", "fast-unboxed", "pgd-at", "mart"],
 )
 def test_the_point_trained_at_ascends_cross_entropy(defense: Defense, step: float, steps: int, threat: Threat) -> None:
     """Wong et al. 2020: one step of 1.25 eps; Madry et al. 2018 and Wang et al. 2020: several."""
@@ -81,6 +82,17 @@ def test_the_point_trained_at_ascends_cross_entropy(defense: Defense, step: floa
         loss = partial(cross_entropy_of, model, label)
         expected = ascended(loss, x[one], start[one], threat, step * threat.eps, steps)
         torch.testing.assert_close(found[-1].x_adv[one], expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("start", "between"), [("uniform", 0.0), ("unboxed", 3 / 16)])
+def test_black_pixels_end_between_the_borders_only_from_an_unboxed_start(start: Start, between: float) -> None:
+    """x' = clip(u + 1.25 eps s), u uniform in [-eps, eps]: between 0 and eps where s = 1 and u < -.25 eps."""
+    threat = Threat("linf", 0.3)
+    x, y = torch.zeros(500, 1, 6, 6), torch.arange(500) % 2
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 2))
+    (term,) = Fast(start=start)(model, x, y, threat, generator())
+    inside = (term.x_adv > 1e-6) & (term.x_adv < threat.eps - 1e-6)
+    assert float(inside.float().mean()) == pytest.approx(between, abs=0.01)
 
 
 def cross_entropy_of(model: nn.Module, label: int, point: Tensor) -> Tensor:

@@ -35,7 +35,8 @@ def test_projection_lands_inside_and_leaves_inside_points_alone(norm: str, eps: 
 def test_every_start_is_inside(norm: str, eps: float, seed: int, start: Start) -> None:
     threat = Threat.parse(f"{norm}:{eps}")
     x = torch.rand(3, 1, 4, 4, generator=generator(seed))
-    check_points(threat.sample(x, generator(seed), start), x, threat, start)
+    box = threat.unboxed() if start == "unboxed" else threat
+    check_points(threat.sample(x, generator(seed), start), x, box, start)
 
 
 @pytest.mark.parametrize("start", get_args(Start))
@@ -58,6 +59,14 @@ def test_uniform_l2_start_fills_the_ball_evenly() -> None:
     x = torch.zeros(4000, 3)
     radius = threat.size(threat.sample(x, generator())) / 2
     assert kstest((radius**3).numpy(), "uniform").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_unboxed_start_leaves_the_box_evenly(norm: Literal["linf", "l2"]) -> None:
+    black = torch.zeros(2000, 1, 4, 4)
+    below = (Threat(norm, 0.3).sample(black, generator(), "unboxed") < 0).float().mean()
+    assert float(below) == pytest.approx(0.5, abs=0.02)
+    assert (Threat(norm, 0.3).sample(black, generator(), "uniform") >= 0).all()
 
 
 def test_corner_starts_are_on_the_boundary() -> None:

@@ -10,7 +10,7 @@ Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Tolerance = Annotated[float, Field(ge=0, lt=1)]
 
-Start = Literal["center", "near", "uniform", "corner", "gaussian"]
+Start = Literal["center", "near", "uniform", "unboxed", "corner", "gaussian"]
 Direction = Literal["steepest", "raw"]
 Projection = Literal["last", "every", "never"]
 Mode = Literal["eval", "train"]

@@ -78,16 +78,19 @@ class Threat:
         return self.clamp(x + delta)
 
     def sample(self, x: Tensor, generator: torch.Generator, start: Start = "uniform") -> Tensor:
-        """A random point near x, inside the box.
+        """A random point near x, inside the box but for `unboxed`.
 
-        uniform: uniform in the ball. corner: linf a random vertex, l2 a random point of the sphere.
-        gaussian: normal noise that reaches about the radius (linf: std eps/2; l2: std eps/sqrt(d), so the norm is
-        near eps), projected to the ball. near: normal noise of std .001 (TRADES' start). center: x itself.
+        uniform: uniform in the ball. unboxed: the same, not cut by the pixel box (Wong et al.'s start on MNIST).
+        corner: linf a random vertex, l2 a random point of the sphere. gaussian: normal noise that reaches about the
+        radius (linf: std eps/2; l2: std eps/sqrt(d), so the norm is near eps), projected to the ball.
+        near: normal noise of std .001 (TRADES' start). center: x itself.
         """
         if start not in get_args(Start):
             raise unknown("start", start, get_args(Start))
         if start == "center" or self.eps == 0:
             return self.clamp(x)
+        if start == "unboxed":
+            return self.unboxed().sample(x, generator)
         if start == "near":
             return self.project(x + 1e-3 * _normal(x, generator), x)
         if self.norm == "linf":
