@@ -1,8 +1,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from atent.optim import Adam, Schedule, Sgd, averaged
+from toys import generator
 
 
 def test_constant_and_step() -> None:
@@ -50,14 +52,30 @@ def test_optimizers_are_torchs() -> None:
     assert isinstance(Adam()(model.parameters()), torch.optim.Adam)
 
 
-def test_average_follows_weights_and_batchnorm() -> None:
-    model = nn.BatchNorm1d(2)
-    average = averaged(model, 0.75)
-    average.update_parameters(model)
-    with torch.no_grad():
-        model.weight.fill_(5.0)
-        model.running_mean.fill_(4.0)  # type: ignore[union-attr]
-    average.update_parameters(model)
-    kept = average.module.state_dict()
-    assert kept["weight"].tolist() == [2.0, 2.0]  # .75 * 1 + .25 * 5
-    assert kept["running_mean"].tolist() == [1.0, 1.0]
+@pytest.mark.parametrize("decay", [0.9, 0.99, 0.9999])
+def test_average_of_a_network_with_batchnorm_classifies_as_well_as_the_network(decay: float) -> None:
+    """Two clouds far from mean 0 and variance 1, where BatchNorm's initial statistics are useless."""
+    torch.manual_seed(0)
+    y = torch.arange(256) % 2
+    x = 50 + 20 * torch.randn(256, 4, generator=generator()) + 10 * y[:, None]
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    average, optimizer = averaged(model, decay), Sgd(lr=0.1)(model.parameters())
+    for _ in range(60):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        average.update_parameters(model)
+    right = [float((network.eval()(x).argmax(1) == y).float().mean()) for network in (model, average.module)]
+    assert right[0] > 0.6
+    assert right[1] >= right[0] - 0.02
+
+
+def test_average_forgets_with_the_decay_asked_for() -> None:
+    """After many updates the decay is the one given: a jump of the weight is followed by 1 - decay^k of it."""
+    model = nn.Linear(1, 1)
+    average = averaged(model, 0.9)
+    for k in range(200):
+        with torch.no_grad():
+            model.weight.fill_(0.0 if k < 180 else 1.0)
+        average.update_parameters(model)
+    assert average.module.state_dict()["weight"].item() == pytest.approx(1 - 0.9**20, rel=1e-5)

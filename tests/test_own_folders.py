@@ -13,6 +13,9 @@ from atent.errors import UserError
 from atent.images import Images, epoch_batches
 from atent.own_data import Split, look_into, recorded_folder
 from atent.pictures import Files, decode, read_header
+from atent.recipe import load_recipe
+from atent.train import fit
+from short_runs import QUIET
 from toys import generator
 
 GREY = np.arange(8 * 6, dtype=np.uint8).reshape(8, 6)
@@ -155,6 +158,18 @@ def test_resizing_crops_the_centre_and_scales(folder: Path) -> None:
     images = open_data(str(folder), resize=5)
     assert images.images("train").shape.image == (1, 5, 5)
     assert (decode(folder / "hat" / "wide.png", (1, 5, 5), crop=True) == 250).all()
+
+
+@pytest.mark.parametrize("settings", [{}, {"validation": 0}], ids=["defaults", "validation 0"])
+def test_eight_images_train_without_held_out_ones(tmp_path: Path, settings: dict[str, Any]) -> None:
+    for name in ("bag", "coat"):
+        for k in range(4):
+            picture(tmp_path / "own" / name / f"{k}.png")
+    short = {"data": str(tmp_path / "own"), "epochs": 1, "defense.steps": 1}
+    run = fit(load_recipe("own-images", short | settings), tmp_path / "run", how=QUIET)
+    (row,) = run.history()
+    assert "clean" not in row
+    assert run.best.exists()
 
 
 def test_images_on_the_disk_give_the_same_batches_as_in_memory(folder: Path) -> None:

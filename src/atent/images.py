@@ -100,11 +100,11 @@ class Images:
         if not isinstance(self.x, Files):
             return self
         pixels = torch.empty(self.x.shape, dtype=torch.uint8)
-        parts = torch.arange(len(self)).split(_CHUNK)
+        parts = torch.arange(len(self)).split(_CHUNK) if len(self) else ()
         with progress("reading images", len(self), "images", brief=True) as show, ThreadPoolExecutor(_READERS) as pool:
             for part, found in zip(parts, pool.map(lambda part: self.take(part).pixels(), parts), strict=True):
                 pixels[part] = found
-                show(int(part[-1]) + 1)
+                show(int(part[0]) + len(part))
         return Images(pixels, self.y, self.classes)
 
     def pixels(self) -> Tensor:

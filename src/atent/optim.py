@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from pydantic import Field
@@ -111,5 +111,14 @@ def _cosine(way: float) -> float:
 
 
 def averaged(model: nn.Module, decay: float) -> AveragedModel:
-    """An exponential moving average of the weights, and of BatchNorm's statistics with them (PyTorch's own)."""
-    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True)
+    """An exponential moving average of the weights, and of BatchNorm's statistics with them.
+
+    The decay climbs with the number t of updates, min(decay, (1 + t) / (10 + t)): a constant one would keep the initial
+    statistics, mean 0 and variance 1, for several 1 / (1 - decay) batches beside weights that have long moved on.
+    """
+
+    def follow(averages: Any, values: Any, updates: Tensor | int) -> None:
+        now = min(decay, (1 + float(updates)) / (10 + float(updates)))
+        get_ema_multi_avg_fn(now)(averages, values, updates)
+
+    return AveragedModel(model, multi_avg_fn=follow, use_buffers=True)

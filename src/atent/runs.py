@@ -3,6 +3,7 @@
 Files are written aside and renamed, so a reader (or a kill) never sees half of one.
 """
 
+import hashlib
 import json
 import os
 import tempfile
@@ -26,6 +27,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _INFO = "atent"  # the key of our JSON in a safetensors header
+_SUM = "sha256"  # the key of the checksum beside it
 _PART = "//"  # splits the part of a checkpoint from a tensor's name; weights themselves have no part
 
 
@@ -180,16 +182,37 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], info: Mapping[str, o
     flat = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-    write_aside(path, to_bytes(flat, metadata={_INFO: json.dumps(info)}))
+    words = json.dumps(info)
+    write_aside(path, to_bytes(flat, metadata={_INFO: words, _SUM: _checksum(flat, words)}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a safetensors file and our JSON of its header, {} in a foreign file.
+
+    A checksum covers both. Files of other programs and of our first versions have none.
+    """
     try:
         with safe_open(path, framework="pt") as file:
-            info = json.loads((file.metadata() or {}).get(_INFO, "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, info  # noqa: SIM118 (not a dict)
-    except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        words = metadata.get(_INFO, "{}")
+        if _SUM in metadata and metadata[_SUM] != _checksum(tensors, words):
+            raise UserError(f"{path} is damaged: its content does not match its checksum")
+        info = json.loads(words)
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        raise error if isinstance(error, UserError) else UserError(f"cannot read {path}: {error}") from None
+    if not isinstance(info, dict):
+        raise UserError(f"cannot read {path}: the JSON of its header is not an object")
+    return tensors, info
+
+
+def _checksum(tensors: Mapping[str, Tensor], words: str) -> str:
+    """sha256 over the JSON and over every tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(words.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def join_parts(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from atent.randomness import derive, derive_seed
 from atent.recipe import OBJECT, Recipe
 from atent.rows import clean_rate, robust_rate
 from atent.runs import Run, alone, save_tensors, write_rows
-from atent.state import State, collapsed, score
+from atent.state import Epoch, State, collapsed, score
 from atent.step import NotFiniteError, train_step
 from atent.weights import freeze, load_weights
 
@@ -93,8 +93,9 @@ def fit(
 
 def _fit(state: State, recipe: Recipe, data: DataSet, train: Images, held: Images, run: Run, how: How) -> None:
     run.begin(recipe, environment(), data.record)
+    per_epoch = len(epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", 0)))
     if run.last.exists():
-        state.load(run, recipe)
+        state.load(run, recipe, per_epoch)
         if not state.finished(recipe):
             how.say(f"going on from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     else:
@@ -102,7 +103,6 @@ def _fit(state: State, recipe: Recipe, data: DataSet, train: Images, held: Image
         if recipe.blind:
             how.say(f"caution: {recipe.blind}")
     write_rows(run.log, state.history)
-    per_epoch = len(epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", 0)))
     total = recipe.epochs * per_epoch
     label = f"training {run.folder.name}"
     with (
@@ -172,12 +172,13 @@ def _train_epoch(state: State, recipe: Recipe, train: Images, per_epoch: int, ru
 def _finish_epoch(state: State, recipe: Recipe, train: Images, held: Images, run: Run, how: How, draw: Draw) -> None:
     """Log the epoch, measure robust accuracy on held-out images, keep the best and the last."""
     tally = state.tally
-    row: dict[str, Any] = {
+    row: Epoch = {
         "epoch": state.epoch + 1,
         "loss": tally.loss / tally.images,
         "train_robust": tally.right / tally.images,
         "radius": tally.radius / tally.images,
         "seconds": tally.seconds,
+        "best": False,
     }
     if len(held):
         batches = attack_images(
@@ -235,7 +236,7 @@ def _words(state: State, recipe: Recipe) -> str:
     return f"epoch {min(state.epoch + 1, recipe.epochs)}/{recipe.epochs}  {loss}"
 
 
-def _epoch_line(row: dict[str, Any], recipe: Recipe) -> str:
+def _epoch_line(row: Mapping[str, Any], recipe: Recipe) -> str:
     held = f"  held-out clean {100 * row['clean']:.2f} robust {100 * row['robust']:.2f}" if "clean" in row else ""
     return (
         f"epoch {row['epoch']}/{recipe.epochs}  loss {row['loss']:.4f}  radius {row['radius']:.3f}"
