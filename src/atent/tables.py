@@ -76,7 +76,7 @@ def _check_class(found: object, name: str, kind: str) -> None:
     arguments = _CALLED_WITH[kind]
     expected = f"expected a class with a method __call__(self, {', '.join(arguments)})"
     if not isinstance(found, type):
-        raise UserError(f"{kind} {name!r} is not a class but a {type(found).__name__}; {expected}")
+        raise UserError(f"{kind} {name!r} is not a class but of type {type(found).__name__}; {expected}")
     call = next((vars(base)["__call__"] for base in found.__mro__ if "__call__" in vars(base)), None)
     if call is None:
         raise UserError(f"{kind} {name!r} has no method __call__; {expected}")
