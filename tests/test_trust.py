@@ -121,7 +121,11 @@ def test_a_network_that_only_a_file_names_is_refused(name: str, form: str, capsy
         line = one_line(capsys)
         cure = "package.module:function" if kind == "transfer" else f"--model '{name}'"
         assert all(word in line for word in (f"{given} ", repr(name), cure, "--trust")), line
-    opens: list[Callable[[], object]] = [lambda: open_target(given), lambda: open_network(given, SHAPE, "small-cnn")]
+    opens: list[Callable[[], object]] = [
+        lambda: open_target(given),
+        lambda: open_target(given, model=""),
+        lambda: open_network(given, SHAPE, "small-cnn"),
+    ]
     for opened in opens:
         with pytest.raises(UserError, match=f"{name}.*--trust"):
             opened()
@@ -197,7 +201,7 @@ class Wide(Silent):
 def function(**_):
     Path("sprung").touch()
 
-thing = Path()
+thing = 3
 """
 
 
@@ -207,7 +211,7 @@ thing = Path()
     [
         ("os:system", "is not a class but of type builtin_function_or_method; expected a class with"),
         ("mine:function", "is not a class but of type function"),
-        ("mine:thing", "is not a class but of type PosixPath"),
+        ("mine:thing", "is not a class but of type int"),
         ("subprocess:Popen", "has no method __call__; expected a class with a method __call__(self, "),
         ("mine:Silent", "has no method __call__"),
         ("mine:Narrow", "does not fit (too many positional arguments)"),

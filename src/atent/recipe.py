@@ -138,6 +138,7 @@ class Recipe(BaseModel):
         return monitor
 
     def make_methods(self) -> dict[str, object]:
+        """Defense, optimizer and monitor by their keys."""
         return {part: make_one(getattr(self, part)) for part, make_one in _MAKERS.items()}
 
     def make_model(self, images: Images, network: nn.Module | None = None) -> nn.Module:

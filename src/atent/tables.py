@@ -82,7 +82,7 @@ def _check_class(found: object, name: str, kind: str) -> None:
         raise UserError(f"{kind} {name!r} has no method __call__; {expected}")
     try:
         inspect.signature(call).bind(None, *arguments)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: built in, its arguments unknown
         raise UserError(f"the method __call__ of {kind} {name!r} does not fit ({error}); {expected}") from None
 
 
@@ -94,7 +94,9 @@ def written_out(settings: Mapping[str, Any], method: object) -> dict[str, Any]:
 
 
 def defaults(method: object) -> dict[str, Any]:
-    """The values that fields of a method's class have unless others are given, as JSON has them."""
+    """The values that fields of a method have unless others are given, as JSON has them; none if it is no dataclass."""
+    if not dataclasses.is_dataclass(method):
+        return {}
     parameters = inspect.signature(type(method)).parameters.values()
     known = {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
     return dict(to_jsonable_python(known, fallback=repr))

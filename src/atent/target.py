@@ -49,7 +49,7 @@ def open_target(
         return _open_function(str(name), model, data, data_dir, resize=resize, examples=examples, device=device)
     path = Path(name)
     weights, recipe = _find_weights(path)
-    if recipe and model is None:
+    if recipe and not model:
         _check_trusted(recipe.model, path, trust, f"name it yourself with --model {recipe.model!r}")
     build = model or (recipe.model if recipe else None)
     where = data or (recipe.data if recipe else None)
