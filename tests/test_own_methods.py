@@ -45,7 +45,7 @@ class Rateless:
 def make(shape):
     return nn.Sequential(nn.Flatten(), nn.Linear(784, shape.classes))
 """
-NAMES = {"defense": "mine:Defense", "optimizer": "mine:Optimizer", "monitor": "mine:Monitor"}
+NAMES = {"defense": "my_methods:Defense", "optimizer": "my_methods:Optimizer", "monitor": "my_methods:Monitor"}
 
 
 @pytest.fixture(autouse=True)
@@ -59,13 +59,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def own_table(**changes: Any) -> dict[str, Any]:
     methods = {part: {"name": name} for part, name in NAMES.items()}
-    return table() | {"model": "mine:make", "epochs": 1} | methods | changes
+    return table() | {"model": "my_methods:make", "epochs": 1} | methods | changes
 
 
 def own_module(text: str = OWN) -> None:
     """Write the user's module, which a new process would read anew."""
-    Path("mine.py").write_text(text)
-    sys.modules.pop("mine", None)
+    Path("my_methods.py").write_text(text)
+    sys.modules.pop("my_methods", None)
     importlib.invalidate_caches()
 
 
@@ -75,17 +75,17 @@ def test_a_users_own_classes_and_network_are_trained_resumed_and_attacked(
     train = ["train", toml(own_table()), "--out", "own", "--threads", "1"]
     assert atent(*train) == 0
     printed = capsys.readouterr().out
-    assert "Next: atent attack own --model mine:make" in printed
+    assert "Next: atent attack own --model my_methods:make" in printed
     assert "Monitor linf:0.3" in printed
     recipe = json.loads(Path("own/recipe.json").read_text())
-    assert recipe["defense"] == {"name": "mine:Defense", "sizes": [1, 2]}
-    assert recipe["optimizer"] == {"name": "mine:Optimizer", "lr": 0.1}
+    assert recipe["defense"] == {"name": "my_methods:Defense", "sizes": [1, 2]}
+    assert recipe["optimizer"] == {"name": "my_methods:Optimizer", "lr": 0.1}
     assert atent(*train) == 0
 
     capsys.readouterr()
     assert atent("attack", "own", *QUICK) == 2
-    assert "--model 'mine:make'" in one_line(capsys)
-    for granted in (["--model", "mine:make"], ["--trust"]):
+    assert "--model 'my_methods:make'" in one_line(capsys)
+    for granted in (["--model", "my_methods:make"], ["--trust"]):
         assert atent("attack", "own", *QUICK, *granted) == 0
         assert atent("certify", "own", "--sigma", "1", "--n", "100", *QUICK, *granted) == 0
         assert atent("attack", "own", *QUICK, *granted, "--transfer", "own") == 0
@@ -95,16 +95,16 @@ def test_a_users_own_classes_and_network_are_trained_resumed_and_attacked(
 
 
 def test_an_optimizer_without_a_rate_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert atent("train", toml(own_table(optimizer={"name": "mine:Rateless"}))) == 2
-    assert "optimizer 'mine:Rateless' has no attribute lr" in one_line(capsys)
+    assert atent("train", toml(own_table(optimizer={"name": "my_methods:Rateless"}))) == 2
+    assert "optimizer 'my_methods:Rateless' has no attribute lr" in one_line(capsys)
 
 
 def test_a_recipe_made_in_python_is_built_by_fit() -> None:
     recipe = Recipe(**own_table())
-    assert recipe.defense == {"name": "mine:Defense"}
-    assert "mine" not in sys.modules
+    assert recipe.defense == {"name": "my_methods:Defense"}
+    assert "my_methods" not in sys.modules
     run = fit(recipe, "own", how=QUIET)
-    assert run.recipe().defense == {"name": "mine:Defense", "sizes": [1, 2]}
+    assert run.recipe().defense == {"name": "my_methods:Defense", "sizes": [1, 2]}
     assert run.recipe() == Recipe(**load_recipe(toml(own_table())).model_dump(mode="json"))
 
 

@@ -210,18 +210,18 @@ thing = 3
     ("name", "words"),
     [
         ("os:system", "is not a class but of type builtin_function_or_method; expected a class with"),
-        ("mine:function", "is not a class but of type function"),
-        ("mine:thing", "is not a class but of type int"),
+        ("unfit:function", "is not a class but of type function"),
+        ("unfit:thing", "is not a class but of type int"),
         ("subprocess:Popen", "has no method __call__; expected a class with a method __call__(self, "),
-        ("mine:Silent", "has no method __call__"),
-        ("mine:Narrow", "does not fit (too many positional arguments)"),
-        ("mine:Wide", "argument: 'seed')"),
+        ("unfit:Silent", "has no method __call__"),
+        ("unfit:Narrow", "does not fit (too many positional arguments)"),
+        ("unfit:Wide", "argument: 'seed')"),
     ],
 )
 def test_what_is_not_a_method_is_refused_before_it_is_called(
     part: str, name: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("mine.py").write_text(UNFIT)
+    Path("unfit.py").write_text(UNFIT)
     for command in (["train", toml(table(part, name))], ["train", "demo", "--set", f"{part}.name={name}"]):
         assert atent(*command) == 2
         line = one_line(capsys)
