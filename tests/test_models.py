@@ -66,19 +66,56 @@ def test_trades_network_loads_and_has_its_published_clean_accuracy() -> None:
     assert right == 9948
 
 
-@pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_networks_of_other_libraries_are_built_for_the_shape(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
-    """Stand-ins with the two functions that we call: neither library can be installed beside a CPU build everywhere."""
+def stand_in_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The functions that we call of libraries that cannot be installed beside every CPU build of torch.
 
-    def create(name: str, num_classes: int, in_chans: int = 3) -> torch.nn.Module:
-        assert name == "resnet18"
+    They know a classifier and, as torchvision does, a segmentation network whose builder fetches weights.
+    """
+
+    def create(
+        name: str, num_classes: int, in_chans: int = 3, pretrained: bool = False, weights: object = None
+    ) -> torch.nn.Module:
+        assert name == "resnet18", "only the classifier may be built"
+        assert not pretrained
+        assert weights is None
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64 * in_chans, num_classes))
 
+    def list_models(module: ModuleType | None = None) -> list[str]:
+        return ["resnet18"] if module is models else ["fcn_resnet50", "resnet18"]
+
     timm, torchvision, models = ModuleType("timm"), ModuleType("torchvision"), ModuleType("torchvision.models")
-    timm.create_model = create  # type: ignore[attr-defined]
-    models.get_model = create  # type: ignore[attr-defined]
-    for module in (timm, torchvision, models):
+    functions: dict[ModuleType, dict[str, object]] = {
+        timm: {"create_model": create, "is_model": lambda name: name.partition(".")[0] == "resnet18"},
+        torchvision: {},
+        models: {"get_model": create, "list_models": list_models},
+    }
+    for module, content in functions.items():
+        vars(module).update(content)
         monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "timm:hf-hub:someone/network",  # a download
+        "timm:local-dir:folder",
+        "timm:_private",
+        "timm:models.registry",
+        "torchvision:fcn_resnet50",  # a download
+        "torchvision:_utils",
+        "torchvision:resnet.resnet18",
+        "torchvision:",
+    ],
+)
+def test_a_librarys_name_reaches_nothing_but_its_classifiers(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    stand_in_libraries(monkeypatch)
+    with pytest.raises(UserError, match=rf"^unknown model '{name}'; known: classifiers of .*list_models\(\)$"):
+        build_model(name, Shape((3, 8, 8), 4))
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_networks_of_other_libraries_are_built_for_the_shape(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    stand_in_libraries(monkeypatch)
     network = build_model(f"{library}:resnet18", Shape((3, 8, 8), 4))
     assert network(torch.rand(2, 3, 8, 8)).shape == (2, 4)
     if library == "torchvision":

@@ -3,11 +3,12 @@
 import inspect
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -21,16 +22,26 @@ from atent.fields import Count
 from atent.images import Augmentation, Images
 from atent.models import MODELS, Shape, Standardize, outside_model
 from atent.optim import OPTIMIZERS, Optimizer, Schedule
-from atent.tables import explain, field_names, look_up, make, written_out
+from atent.tables import explain, field_names, is_imported, look_up, make, written_out
 from atent.threat import Threat
 
 Choice = Literal["robust", "clean"]
 OBJECT = " (a Python object)"  # ends the name of a network that was given as one
 RECIPES = Path(__file__).parent / "recipes"
+_MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "defense": partial(make, DEFENSES, kind="defense"),
+    "optimizer": partial(make, OPTIMIZERS, kind="optimizer"),
+    "monitor": partial(make_attack, where="monitor"),
+}
+_UNNAMED = {"optimizer": {"name": "sgd"}, "monitor": {"name": "pgd"}}
 
 
 class Recipe(BaseModel):
-    """Data, network, threat, methods and schedule of one training. `defense`, `optimizer`, `monitor` name a method."""
+    """Data, network, threat, methods and schedule of one training. `defense`, `optimizer`, `monitor` name a method.
+
+    Methods of ours are made to check them and to write out their defaults. `package.module:Name` is imported for that
+    only in the context `{"build": True}`, which says that the recipe is the user's word; else its table stays as it is.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,28 +74,20 @@ class Recipe(BaseModel):
         Threat.parse(text)
         return text
 
-    @field_validator("defense", mode="after")
+    @field_validator(*_MAKERS, mode="after")
     @classmethod
-    def _defense(cls, table: dict[str, Any]) -> dict[str, Any]:
-        return written_out(table, make(DEFENSES, table, "defense"))
-
-    @field_validator("optimizer", mode="after")
-    @classmethod
-    def _optimizer(cls, table: dict[str, Any]) -> dict[str, Any]:
-        table = {"name": "sgd", **table}
-        return written_out(table, make(OPTIMIZERS, table, "optimizer"))
-
-    @field_validator("monitor", mode="after")
-    @classmethod
-    def _monitor(cls, table: dict[str, Any]) -> dict[str, Any]:
-        table = {"name": "pgd", **table}
-        return written_out(table, make_attack(table, "monitor"))
+    def _written_out(cls, table: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        part = str(info.field_name)
+        table = {**_UNNAMED.get(part, {}), **table}
+        return written_out(table, _MAKERS[part](table)) if _may_make(table, info) else table
 
     @model_validator(mode="after")
-    def _pull_can_be_solved(self) -> "Recipe":
+    def _pull_can_be_solved(self, info: ValidationInfo) -> "Recipe":
         """Refuse a `pull = "auto"` that would fail at the first batch, or at a small eps of the warm-up."""
-        threat, defense = self.make_threat(), self.make_defense()
-        for method in (defense, self.make_monitor()):
+        threat = self.make_threat()
+        defense = self.make_defense() if _may_make(self.defense, info) else None
+        monitor = self.make_monitor() if _may_make(self.monitor, info) else None
+        for method in (defense, monitor):
             if isinstance(method, Atent | AtentChain) and method.pull == "auto":
                 auto_pull(threat.eps, method.steps, step_size(threat.eps, method.steps, method.step, method.reach))
         warms_up = self.schedule.warmup * self.schedule.eps_warmup > 0
@@ -123,15 +126,20 @@ class Recipe(BaseModel):
         return Threat.parse(self.threat)
 
     def make_defense(self) -> Defense:
-        defense: Defense = make(DEFENSES, self.defense, "defense")
+        defense: Defense = _MAKERS["defense"](self.defense)
         return defense
 
     def make_optimizer(self) -> Optimizer:
-        optimizer: Optimizer = make(OPTIMIZERS, self.optimizer, "optimizer")
+        optimizer: Optimizer = _MAKERS["optimizer"](self.optimizer)
         return optimizer
 
     def make_monitor(self) -> Attack:
-        return make_attack(self.monitor, "monitor")
+        monitor: Attack = _MAKERS["monitor"](self.monitor)
+        return monitor
+
+    def make_methods(self) -> dict[str, object]:
+        """Defense, optimizer and monitor by their keys."""
+        return {part: make_one(getattr(self, part)) for part, make_one in _MAKERS.items()}
 
     def make_model(self, images: Images, network: nn.Module | None = None) -> nn.Module:
         """The network for these images, or the one given; behind a standardizing layer if the recipe wants it."""
@@ -141,6 +149,10 @@ class Recipe(BaseModel):
         known = SOURCES.get(self.data)
         mean, std = (known.mean, known.std) if known else images.mean_and_std()
         return nn.Sequential(Standardize(mean, std), built)
+
+
+def _may_make(table: Mapping[str, Any], info: ValidationInfo) -> bool:
+    return not is_imported(table.get("name")) or bool(info.context and info.context["build"])
 
 
 def build_model(model: str | nn.Module, shape: Shape) -> nn.Module:
@@ -195,8 +207,12 @@ def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:
         raise UserError(f"model {name!r} returned {found} for 2 images; expected logits of shape (2, {shape.classes})")
 
 
-def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """Read a recipe by our name for it or by its path, with dotted keys replaced: `{"defense.steps": 5}`."""
+def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build: bool = True) -> Recipe:
+    """Read a recipe by our name for it or by its path, with dotted keys replaced: `{"defense.steps": 5}`.
+
+    It is the user's word: methods of the user's own, `package.module:Name`, are imported and made, unless `build` is
+    False.
+    """
     path = Path(name)
     if path.suffix != ".toml":
         path = RECIPES / f"{name}.toml"
@@ -210,17 +226,17 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe
     settings = {_method_name(key, value): value for key, value in (overrides or {}).items()}
     for key, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".name")):
         _replace(table, key, value)
-    return parse_recipe(table, f"recipe {name}")
+    return parse_recipe(table, f"recipe {name}", build=build)
 
 
-def parse_recipe(table: Mapping[str, Any], where: str) -> Recipe:
-    """Check a table; the first mistake is told in one line."""
-    for part, build in ((table, Recipe), (table.get("schedule"), Schedule)):
+def parse_recipe(table: Mapping[str, Any], where: str, *, build: bool = False) -> Recipe:
+    """Check a table; the first mistake is told in one line. Only to `build` is anything imported that it names."""
+    for part, kind in ((table, Recipe), (table.get("schedule"), Schedule)):
         for key in part if isinstance(part, Mapping) else ():
-            if key not in field_names(build):
-                raise unknown(f"{build.__name__.lower()} key", key, field_names(build), where)
+            if key not in field_names(kind):
+                raise unknown(f"{kind.__name__.lower()} key", key, field_names(kind), where)
     try:
-        return Recipe.model_validate(table)
+        return Recipe.model_validate(table, context={"build": build})
     except ValidationError as error:
         raise UserError(explain(error, where)) from None
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from atent.errors import UserError
 from atent.recipe import Recipe, parse_recipe
+from atent.tables import defaults
 
 try:
     import fcntl
@@ -90,8 +91,12 @@ class Run:
             write_json(self.environment_file, {"starts": [*starts, environment]})
 
     def check_same(self, recipe: Recipe, found: Recipe) -> None:
-        """Refuse to mix two recipes in one folder."""
-        ours, theirs = recipe.model_dump(), found.model_dump()
+        """Refuse to mix two recipes in one folder. Of what is found, nothing is made: it is compared as data."""
+        ours, theirs = recipe.model_dump(mode="json"), found.model_dump(mode="json")
+        for part, method in recipe.make_methods().items():
+            if ours[part]["name"] == theirs[part]["name"]:  # a field that the user's class got since has its default
+                added = {key: value for key, value in defaults(method).items() if key in ours[part]}
+                theirs[part] = {**added, **theirs[part]}
         different = sorted(key for key in ours if ours[key] != theirs[key])
         if different:
             raise UserError(

@@ -2,21 +2,30 @@
 
 import dataclasses
 import importlib
+import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from atent.errors import UserError, unknown
 
 T = TypeVar("T")
+_BATCH = ("model", "x", "y", "threat", "generator")
+_CALLED_WITH = {"defense": _BATCH, "attack": _BATCH, "optimizer": ("parameters",)}
+
+
+def is_imported(name: object) -> bool:
+    """Whether a name is `package.module:Name`: looking it up imports a module, which runs code."""
+    return ":" in str(name)
 
 
 def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     """The entry called `name`, or the user's own object if the name has a colon."""
-    if ":" in name:
+    if is_imported(name):
         return import_object(name, kind)  # type: ignore[no-any-return]
     if name not in table:
         raise unknown(kind, name, [*table, "package.module:Name"])
@@ -36,21 +45,45 @@ def import_object(name: str, kind: str) -> Any:
 
 
 def make(table: Mapping[str, T], settings: Mapping[str, Any], kind: str, where: str = "") -> Any:
-    """Build a method from `{"name": ..., field: value, ...}`; a wrong field is refused with the list of right ones."""
+    """Build a method from `{"name": ..., field: value, ...}`; a wrong field is refused with the list of right ones.
+
+    What a user's name leads to is called only if it is a class, and one that fits methods of this kind.
+    """
     if "name" not in settings:
         raise UserError(f"{kind} without a name; known: {', '.join(sorted(table))}{where and f' ({where})'}")
     fields = {key: value for key, value in settings.items() if key != "name"}
-    build: Any = look_up(table, str(settings["name"]), kind)
+    name = str(settings["name"])
+    build: Any = look_up(table, name, kind)
+    if is_imported(name):
+        _check_class(build, name, kind)
     known = field_names(build)
     for key in fields:
         if known and key not in known:
-            raise unknown(f"{kind} field", key, known, where or str(settings["name"]))
+            raise unknown(f"{kind} field", key, known, where or name)
     try:
-        return build(**fields)
+        method = build(**fields)
     except ValidationError as error:
-        raise UserError(explain(error, where or f"{kind} {settings['name']}")) from None
+        raise UserError(explain(error, where or f"{kind} {name}")) from None
     except TypeError as error:
-        raise UserError(f"{kind} {settings['name']} cannot be made of {fields}: {error}") from error
+        raise UserError(f"{kind} {name} cannot be made of {fields}: {error}") from error
+    if kind == "optimizer" and not hasattr(method, "lr"):
+        raise UserError(f"optimizer {name!r} has no attribute lr, the learning rate that the schedule multiplies")
+    return method
+
+
+def _check_class(found: object, name: str, kind: str) -> None:
+    """Refuse what is not a class, and a class whose objects are not called as methods of this kind are."""
+    arguments = _CALLED_WITH[kind]
+    expected = f"expected a class with a method __call__(self, {', '.join(arguments)})"
+    if not isinstance(found, type):
+        raise UserError(f"{kind} {name!r} is not a class but of type {type(found).__name__}; {expected}")
+    call = next((vars(base)["__call__"] for base in found.__mro__ if "__call__" in vars(base)), None)
+    if call is None:
+        raise UserError(f"{kind} {name!r} has no method __call__; {expected}")
+    try:
+        inspect.signature(call).bind(None, *arguments)
+    except (TypeError, ValueError) as error:  # ValueError: built in, its arguments unknown
+        raise UserError(f"the method __call__ of {kind} {name!r} does not fit ({error}); {expected}") from None
 
 
 def written_out(settings: Mapping[str, Any], method: object) -> dict[str, Any]:
@@ -58,6 +91,15 @@ def written_out(settings: Mapping[str, Any], method: object) -> dict[str, Any]:
     if isinstance(known := getattr(method, "settings", None), Mapping):  # an outside engine has written them out
         return dict(known)
     return {**settings, **(dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {})}  # type: ignore[arg-type]
+
+
+def defaults(method: object) -> dict[str, Any]:
+    """The values that fields of a method have unless others are given, as JSON has them; none if it is no dataclass."""
+    if not dataclasses.is_dataclass(method):
+        return {}
+    parameters = inspect.signature(type(method)).parameters.values()
+    known = {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
+    return dict(to_jsonable_python(known, fallback=repr))
 
 
 def field_names(build: object) -> list[str]:

@@ -9,7 +9,7 @@ from torch import nn
 from atent.data import open_data
 from atent.errors import UserError
 from atent.images import Images
-from atent.models import Shape, Standardize
+from atent.models import Shape, Standardize, is_users
 from atent.recipe import Recipe, build_model, parse_recipe
 from atent.runs import Run, load_tensors
 from atent.weights import load_weights, weights_hash
@@ -38,15 +38,19 @@ def open_target(
     resize: int | None = None,
     examples: int | None = None,
     device: torch.device | str = "cpu",
+    trust: bool = False,
 ) -> Target:
     """Load a run folder's best weights, or a weights file; a foreign file's model and data must be named.
 
+    A `package.module:function` that only the file names is imported and called if `trust` says so, else refused.
     Or call `package.module:function`, which returns a network with its weights; its data must be named.
     """
     if _is_function(name):
         return _open_function(str(name), model, data, data_dir, resize=resize, examples=examples, device=device)
     path = Path(name)
     weights, recipe = _find_weights(path)
+    if recipe and not model:
+        _check_trusted(recipe.model, path, trust, f"name it yourself with --model {recipe.model!r}")
     build = model or (recipe.model if recipe else None)
     where = data or (recipe.data if recipe else None)
     if build is None or where is None:
@@ -59,12 +63,28 @@ def open_target(
     return Target(network, digest, called, images, where, recipe.threat if recipe else None, folder, shown)
 
 
-def open_network(name: str | Path, shape: Shape, model: str, device: torch.device | str = "cpu") -> nn.Module:
-    """A network alone, named like a target, for images of this shape; `model` builds it where a file does not say."""
+def open_network(
+    name: str | Path, shape: Shape, model: str, device: torch.device | str = "cpu", *, trust: bool = False
+) -> nn.Module:
+    """A network alone, named like a target, for images of this shape; `model` builds it where a file does not say.
+
+    Another `package.module:function` that only the file names is refused, unless `trust` says otherwise.
+    """
     if _is_function(name):
         return build_model(str(name), shape).to(device)
     weights, recipe = _find_weights(Path(name))
+    if recipe and recipe.model != model:
+        _check_trusted(recipe.model, Path(name), trust, "give a package.module:function that makes it with its weights")
     return _load_network(recipe.model if recipe else model, recipe, weights, shape, device)[0]
+
+
+def _check_trusted(model: str, path: Path, trust: bool, cure: str) -> None:
+    """Refuse to run what a file names, unless the user trusts the file."""
+    if is_users(model) and not trust:
+        raise UserError(
+            f"{path} says that its network is made by {model!r}, which would be imported and run; if you know it, "
+            f"{cure}, or give --trust to run what the file names"
+        )
 
 
 def _is_function(name: str | Path) -> bool:

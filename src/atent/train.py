@@ -20,7 +20,7 @@ from atent.machine import environment, memory
 from atent.optim import averaged
 from atent.progress import progress, stop_requests
 from atent.randomness import derive, derive_seed
-from atent.recipe import OBJECT, Recipe
+from atent.recipe import OBJECT, Recipe, parse_recipe
 from atent.rows import clean_rate, robust_rate
 from atent.runs import Run, alone, save_tensors, write_rows
 from atent.state import Epoch, State, collapsed, score
@@ -65,7 +65,7 @@ def fit(
     A `model` given is trained instead of the recipe's. Choices (the best epoch, stopping early) are made on images held
     out of the training set; the test set is not read.
     """
-    run = Run(Path(out))
+    run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(), "recipe", build=True)
     if model is not None:
         recipe = recipe.model_copy(update={"model": f"{type(model).__module__}.{type(model).__qualname__}{OBJECT}"})
     if run.recipe_file.exists():

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from atent.cli.options import DataDir, DataName, Device, ModelName, Threads
+from atent.cli.options import DataDir, DataName, Device, ModelName, Threads, Trust
 from atent.errors import UserError
 
 
@@ -62,6 +62,7 @@ def attack(
         int | None, typer.Option(help="Crop and scale own images to N x N. Default: as in training.", min=1)
     ] = None,
     model: ModelName = None,
+    trust: Trust = False,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
@@ -96,12 +97,12 @@ def attack(
     prepare(threads)
     where = pick_device(device)
     network = open_target(
-        target, model=model, data=data, data_dir=data_dir, resize=resize, examples=examples, device=where
+        target, model=model, data=data, data_dir=data_dir, resize=resize, examples=examples, device=where, trust=trust
     )
     if not asked and network.threat is None:
         raise UserError(f"{target} does not say its threat, so --threat must be given, such as linf:0.3")
     folder = out or network.folder
-    other = open_network(transfer, network.images.shape, network.model, where) if transfer else None
+    other = open_network(transfer, network.images.shape, network.model, where, trust=trust) if transfer else None
     for name, judged in ((target, network.network), (transfer, other)):
         for warning in check_range(judged, network.images, where) if judged else []:
             print(f"warning: {name}: {warning}", file=sys.stderr)

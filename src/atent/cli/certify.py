@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atent.cli.options import DataDir, DataName, Device, ModelName, Threads
+from atent.cli.options import DataDir, DataName, Device, ModelName, Threads, Trust
 from atent.errors import UserError
 
 
@@ -45,6 +45,7 @@ def certify(
         int | None, typer.Option(help="Crop and scale own images to N x N. Default: as in training.", min=1)
     ] = None,
     model: ModelName = None,
+    trust: Trust = False,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
@@ -66,7 +67,7 @@ def certify(
     plain.check_reach([*asked, *(ball.eps for ball in threats)])
     prepare(threads)
     where = pick_device(device)
-    network = open_target(target, model=model, data=data, data_dir=data_dir, resize=resize, device=where)
+    network = open_target(target, model=model, data=data, data_dir=data_dir, resize=resize, device=where, trust=trust)
     network = every_image(network, every, examples)
     if not asked and not threats:
         step = max(0.25, plain.reach / 100)

@@ -22,6 +22,10 @@ ModelName = Annotated[
         "--model", help="Network (atent list models), your own package.module:function, timm:NAME or torchvision:NAME."
     ),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import and run the package.module:function that a run or a weights file names."),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: all cores.")]
 Settings = Annotated[

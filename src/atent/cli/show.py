@@ -22,7 +22,7 @@ def show(
 
     is_recipe = targets[0] in recipe_names() or targets[0].endswith(".toml")
     if len(targets) == 1 and is_recipe and not Path(targets[0]).is_dir():
-        print(load_recipe(targets[0]).model_dump_json(indent=2))
+        print(load_recipe(targets[0], build=False).model_dump_json(indent=2))
         return
     folders = [Path(target) for target in targets]
     for folder in folders:

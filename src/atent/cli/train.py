@@ -48,6 +48,7 @@ def train(
     epoch with the highest robust accuracy on held-out images, last.safetensors the state to go on from.
     """
     from atent.machine import pick_device, prepare
+    from atent.models import is_users
     from atent.recipe import load_recipe, parse_setting
     from atent.train import How, fit
 
@@ -60,10 +61,13 @@ def train(
     run = fit(chosen, folder, data_dir=data_dir, how=how)
     history = run.history()
     best = next(row for row in reversed(history) if row["best"])
-    _print_training(str(folder), best, len(history), chosen.threat, chosen.make_monitor().label)
+    monitor = chosen.make_monitor()
+    _print_training(folder, best, len(history), chosen.threat, getattr(monitor, "label", type(monitor).__name__))
+    own = f" --model {chosen.model}" if is_users(chosen.model) else ""
+    print(f"Weights: {folder}/best.safetensors. Next: atent attack {folder}{own}")
 
 
-def _print_training(folder: str, best: dict[str, Any], epochs: int, threat: str, monitor: str) -> None:
+def _print_training(folder: Path, best: dict[str, Any], epochs: int, threat: str, monitor: str) -> None:
     from atent.console import print_table
     from atent.rows import rate_of
 
@@ -76,4 +80,3 @@ def _print_training(folder: str, best: dict[str, Any], epochs: int, threat: str,
         print_table(
             f"{folder}: epoch {best['epoch']} of {epochs}, {count} held-out images", ["", "accuracy % [95 %]"], rows
         )
-    print(f"Weights: {folder}/best.safetensors. Next: atent attack {folder}")

@@ -6,7 +6,7 @@ from functools import partial
 from torch import nn
 
 from atent.models.lenet5 import LeNet5
-from atent.models.outside import outside_model
+from atent.models.outside import is_users, outside_model
 from atent.models.resnet import ResNet
 from atent.models.shape import Shape
 from atent.models.small_cnn import SmallCnn
@@ -24,4 +24,4 @@ MODELS: dict[str, Callable[[Shape], nn.Module]] = {
     "wrn-34-10": partial(WideResNet, depth=34, widen=10),
 }
 
-__all__ = ["MODELS", "LeNet5", "ResNet", "Shape", "SmallCnn", "Standardize", "WideResNet", "outside_model"]
+__all__ = ["MODELS", "LeNet5", "ResNet", "Shape", "SmallCnn", "Standardize", "WideResNet", "is_users", "outside_model"]

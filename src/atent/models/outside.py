@@ -8,18 +8,39 @@ from torch import nn
 
 from atent.errors import UserError
 from atent.models.shape import Shape
+from atent.tables import is_imported
+
+LIBRARIES = ("timm", "torchvision")
+
+
+def is_users(name: str) -> bool:
+    """Whether a network's name is a user's own `package.module:function`: building it runs whatever that is."""
+    return is_imported(name) and name.partition(":")[0] not in LIBRARIES
 
 
 def outside_model(name: str) -> Callable[[Shape], nn.Module] | None:
-    """`timm:resnet18` or `torchvision:resnet18` with random weights (--weights loads some); None for other names."""
+    """`timm:resnet18` or `torchvision:resnet18` with random weights (--weights loads some); None for other names.
+
+    A file may name them, so a name reaches nothing but the library's own list of classifiers, and no weights are
+    fetched: not `timm:hf-hub:...`, not torchvision's segmentation networks, whose first half comes with weights.
+    """
     library, _, model = name.partition(":")
     if library == "timm":
         timm = _import(library, name)
-        return lambda shape: timm.create_model(model, num_classes=shape.classes, in_chans=shape.image[0])
+        _check_known(timm.is_model(model), name, "timm.list_models()")
+        return lambda shape: timm.create_model(
+            model, pretrained=False, num_classes=shape.classes, in_chans=shape.image[0]
+        )
     if library == "torchvision":
         models = _import("torchvision.models", name)
-        return lambda shape: models.get_model(model, num_classes=shape.classes)
+        _check_known(model in models.list_models(module=models), name, "torchvision.models.list_models()")
+        return lambda shape: models.get_model(model, weights=None, num_classes=shape.classes)
     return None
+
+
+def _check_known(known: bool, name: str, names: str) -> None:
+    if not known:
+        raise UserError(f"unknown model {name!r}; known: classifiers of {names}")
 
 
 def _import(module: str, name: str) -> ModuleType:

@@ -1,0 +1,131 @@
+"""A user's own methods and network: trained, resumed and attacked by their names."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atent.errors import UserError
+from atent.recipe import Recipe, load_recipe
+from atent.train import fit
+from short_runs import QUIET
+from test_cli import atent
+from test_trust import QUICK, one_line, table, toml, written
+
+OWN = """
+from dataclasses import dataclass
+
+import torch
+from atent.defenses import Standard
+from torch import nn
+
+@dataclass(frozen=True)
+class Defense:
+    sizes: tuple[int, ...] = (1, 2)
+    def __call__(self, model, x, y, threat, generator):
+        yield from Standard()(model, x, y, threat, generator)
+
+@dataclass(frozen=True)
+class Optimizer:
+    lr: float = 0.1
+    def __call__(self, parameters):
+        return torch.optim.SGD(parameters, lr=self.lr)
+
+class Monitor:
+    def __call__(self, model, x, y, threat, generator):
+        return x
+
+class Rateless:
+    def __call__(self, parameters):
+        return torch.optim.SGD(parameters, lr=1)
+
+def make(shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, shape.classes))
+"""
+NAMES = {"defense": "my_methods:Defense", "optimizer": "my_methods:Optimizer", "monitor": "my_methods:Monitor"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working folder with the user's module."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    own_module()
+
+
+def own_table(**changes: Any) -> dict[str, Any]:
+    methods = {part: {"name": name} for part, name in NAMES.items()}
+    return table() | {"model": "my_methods:make", "epochs": 1} | methods | changes
+
+
+def own_module(text: str = OWN) -> None:
+    """Write the user's module, which a new process would read anew."""
+    Path("my_methods.py").write_text(text)
+    sys.modules.pop("my_methods", None)
+    importlib.invalidate_caches()
+
+
+def test_a_users_own_classes_and_network_are_trained_resumed_and_attacked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    train = ["train", toml(own_table()), "--out", "own", "--threads", "1"]
+    assert atent(*train) == 0
+    printed = capsys.readouterr().out
+    assert "Next: atent attack own --model my_methods:make" in printed
+    assert "Monitor linf:0.3" in printed
+    recipe = json.loads(Path("own/recipe.json").read_text())
+    assert recipe["defense"] == {"name": "my_methods:Defense", "sizes": [1, 2]}
+    assert recipe["optimizer"] == {"name": "my_methods:Optimizer", "lr": 0.1}
+    assert atent(*train) == 0
+
+    capsys.readouterr()
+    assert atent("attack", "own", *QUICK) == 2
+    assert "--model 'my_methods:make'" in one_line(capsys)
+    for granted in (["--model", "my_methods:make"], ["--trust"]):
+        assert atent("attack", "own", *QUICK, *granted) == 0
+        assert atent("certify", "own", "--sigma", "1", "--n", "100", *QUICK, *granted) == 0
+        assert atent("attack", "own", *QUICK, *granted, "--transfer", "own") == 0
+    assert len(list(Path("own/attack").glob("*.jsonl"))) == 1  # the same network either way
+    written("header", table())
+    assert atent("attack", "given.safetensors", *QUICK, "--transfer", "own", "--trust") == 0
+
+
+def test_an_optimizer_without_a_rate_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert atent("train", toml(own_table(optimizer={"name": "my_methods:Rateless"}))) == 2
+    assert "optimizer 'my_methods:Rateless' has no attribute lr" in one_line(capsys)
+
+
+def test_a_recipe_made_in_python_is_built_by_fit() -> None:
+    recipe = Recipe(**own_table())
+    assert recipe.defense == {"name": "my_methods:Defense"}
+    assert "my_methods" not in sys.modules
+    run = fit(recipe, "own", how=QUIET)
+    assert run.recipe().defense == {"name": "my_methods:Defense", "sizes": [1, 2]}
+    assert run.recipe() == Recipe(**load_recipe(toml(own_table())).model_dump(mode="json"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "different"),
+    [
+        (("sizes: tuple[int, ...] = (1, 2)", "sizes: tuple[int, ...] = (1, 2)\n    depth: tuple[int, ...] = (3,)"), ""),
+        (("sizes: tuple[int, ...] = (1, 2)", "sizes: tuple[int, ...] = (1, 3)"), "defense"),
+        (("lr: float = 0.1", "lr: float = 0.2"), "optimizer"),
+    ],
+)
+def test_a_run_goes_on_unless_what_a_users_class_does_by_default_has_changed(
+    changed: tuple[str, str], different: str
+) -> None:
+    fit(load_recipe(toml(own_table())), "own", how=QUIET)
+    own_module(OWN.replace(*changed))
+    recipe = load_recipe(toml(own_table()))
+    if different:
+        with pytest.raises(UserError, match=rf"different: {different}\)"):
+            fit(recipe, "own", how=QUIET)
+        return
+    fit(recipe, "own", how=QUIET)
+    with pytest.raises(UserError, match=r"different: defense\)"):  # the new field, not at its default
+        fit(load_recipe("given.toml", {"defense.depth": [4]}), "own", how=QUIET)
