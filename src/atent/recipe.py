@@ -231,6 +231,8 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build:
 
 def parse_recipe(table: Mapping[str, Any], where: str, *, build: bool = False) -> Recipe:
     """Check a table; the first mistake is told in one line. Only to `build` is anything imported that it names."""
+    if not isinstance(table, Mapping):
+        raise UserError(f"{where}: the recipe is {table!r}; expected a table")
     for part, kind in ((table, Recipe), (table.get("schedule"), Schedule)):
         for key in part if isinstance(part, Mapping) else ():
             if key not in field_names(kind):

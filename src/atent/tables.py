@@ -111,7 +111,9 @@ def explain(error: ValidationError, where: str) -> str:
     """Pydantic's first complaint as one line: the field, the value given, what is allowed, the place."""
     first = error.errors(include_url=False, include_context=False)[0]
     # Parts such as "float" or "constrained-str" only name the branch of a union that was tried.
-    field = ".".join(str(part) for part in first["loc"][:2] if not str(part).startswith(("constrained", "literal")))
+    depth = 3 if any(isinstance(part, int) for part in first["loc"]) else 2  # a list's item has fields of its own
+    parts = first["loc"][:depth]
+    field = ".".join(str(part) for part in parts if not str(part).startswith(("constrained", "literal")))
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":
         return f"{where}: {field} is missing"
