@@ -11,7 +11,7 @@ from atent.defenses import Atent
 from atent.errors import UserError
 from atent.models import Shape, Standardize
 from atent.optim import Adam, Sgd
-from atent.recipe import RECIPES, build_model, load_recipe, parse_setting, recipe_names
+from atent.recipe import RECIPES, RENAMED, build_model, load_recipe, parse_setting, recipe_names
 from toys import stand_in
 
 TABLES = {  # of the paper: every row, and what fine-tuning starts from
@@ -145,8 +145,23 @@ def test_a_methods_name_may_stand_for_its_table(key: str) -> None:
 
 
 def test_unknown_recipe_lists_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"'demoo'.*mnist-linf-atent-fast"):
+    with pytest.raises(UserError, match=r"'demoo'.*mnist-linf-pgd-quick"):
         load_recipe("demoo")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("mnist-linf-atent-fast", "mnist-linf-pgd-quick"), ("mnist-l2-atent-fast", "mnist-l2-atent-quick")],
+)
+def test_an_old_name_answers_with_the_new_one(old: str, new: str) -> None:
+    with pytest.raises(UserError, match=f"^{old} is now called {new}$"):
+        load_recipe(old, {"epochs": 1})
+    assert load_recipe(new)
+
+
+def test_no_recipe_hides_behind_an_old_name() -> None:
+    assert not set(RENAMED) & set(recipe_names())
+    assert set(RENAMED.values()) <= set(recipe_names())
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from atent.threat import Threat
 Choice = Literal["robust", "clean"]
 OBJECT = " (a Python object)"  # ends the name of a network that was given as one
 RECIPES = Path(__file__).parent / "recipes"
+RENAMED = {"mnist-linf-atent-fast": "mnist-linf-pgd-quick", "mnist-l2-atent-fast": "mnist-l2-atent-quick"}
 
 
 class Recipe(BaseModel):
@@ -197,6 +198,8 @@ def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:
 
 def load_recipe(name: str, overrides: Mapping[str, Any] | None = None) -> Recipe:
     """Read a recipe by our name for it or by its path, with dotted keys replaced: `{"defense.steps": 5}`."""
+    if name in RENAMED:
+        raise UserError(f"{name} is now called {RENAMED[name]}")
     path = Path(name)
     if path.suffix != ".toml":
         path = RECIPES / f"{name}.toml"
