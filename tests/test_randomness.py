@@ -9,7 +9,9 @@ def test_a_stream_depends_on_every_part_and_on_nothing_else() -> None:
         return torch.rand(4, generator=derive(0, *parts)).tolist()
 
     assert draw("chain", 1, 2) == draw("chain", 1, 2)
-    assert len({tuple(draw(*parts)) for parts in [("chain", 1, 2), ("chain", 2, 1), ("data", 1, 2), ("chain", 12)]}) == 4
+    assert (
+        len({tuple(draw(*parts)) for parts in [("chain", 1, 2), ("chain", 2, 1), ("data", 1, 2), ("chain", 12)]}) == 4
+    )
 
 
 @pytest.mark.parametrize("seed", [5, derive_seed(0, "chain")])
