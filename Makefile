@@ -19,7 +19,7 @@ demo: setup
 	$(BIN)/atent train demo-plain
 	$(BIN)/atent attack runs/demo --set steps=20
 	$(BIN)/atent attack runs/demo-plain --set steps=20
-	@echo "Trained with ATENT, and plainly:"
+	@echo "Trained against PGD (the defense atent), and plainly:"
 	@$(BIN)/atent show runs/demo runs/demo-plain
 
 test: setup

@@ -3,6 +3,9 @@
 python scripts/ablation.py --data-dir DATA                      trains what is missing
 python scripts/ablation.py --data-dir DATA --seeds 1 --variants pgd-at noise-0.1
 
+`atent`, from which the others differ by one factor, is not the paper's setting (40 steps of .01, gaussian start, train
+mode). The samples before its last step lie outside the ball and make half of its loss (`along_the_chain.py`).
+
 Prints the table of all that was judged so far, and writes its rows to `ablation.jsonl` in the folder of the runs.
 
 Each training costs five minutes of a two-core machine (`equal_budget.py`). PGD-40 judges it on 2,000 held-out images,

@@ -4,6 +4,8 @@ python scripts/side_by_side.py --data-dir DATA [--only trades mart]
 python scripts/side_by_side.py --data-dir DATA --only pgd-at mart --lr 0.05           at a rate of one's own
 python scripts/side_by_side.py --data-dir DATA --collect results/side-by-side        when all are done
 
+`atent` is the defense at its defaults: PGD training with a little noise.
+
 One schedule for all; the learning rate of each is the best of three by trials of two minutes, judged on held-out
 images (PGD-20 on 1,000); where the training proper then gets stuck at a constant answer, as a rate can that two minutes
 spoke for, it is repeated at the next best. PGD-40 attacks the networks on the whole test set, AutoAttack (the extra

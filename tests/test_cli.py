@@ -130,7 +130,7 @@ def test_show_prints_recipes_and_markdown(run: Path, capsys: pytest.CaptureFixtu
 def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert atent("list") == 0
     printed = capsys.readouterr().out
-    for name in ("mnist-linf-atent-fast", "wrn-34-10", "pgd-at", "atent-chain", "cifar10"):
+    for name in ("mnist-linf-pgd-quick", "wrn-34-10", "pgd-at", "atent-chain", "cifar10"):
         assert name in printed
     assert atent("list", "attacks") == 0
     assert "wrn-34-10" not in capsys.readouterr().out
@@ -140,6 +140,7 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         (["train", "demoo"], ["demoo", "mnist-linf-atent"]),
+        (["train", "mnist-linf-atent-fast"], ["mnist-linf-atent-fast is now called mnist-linf-pgd-quick"]),
         (["train", "demo", "--set", "epoch=1"], ["epoch", "epochs"]),
         (["train", "demo", "--set", "epochs"], ["epochs", "key=value"]),
         (["train", "demo", "--data", "svhn"], ["svhn", "mnist-small", "a folder", ".npz"]),

@@ -1,3 +1,4 @@
+import dataclasses
 import re
 from itertools import takewhile
 from pathlib import Path
@@ -7,12 +8,12 @@ import torch
 from torch import nn
 
 from atent.attacks import Pgd
-from atent.defenses import Atent
+from atent.defenses import Atent, PgdAt
 from atent.errors import UserError
 from atent.models import Shape, Standardize
 from atent.optim import Adam, Sgd
-from atent.recipe import RECIPES, build_model, load_recipe, parse_setting, recipe_names
-from toys import stand_in
+from atent.recipe import RECIPES, RENAMED, build_model, load_recipe, parse_setting, recipe_names
+from toys import generator, small_batch, small_network, stand_in
 
 TABLES = {  # of the paper: every row, and what fine-tuning starts from
     "mnist-l2": ["standard", "entropy-sgd", "pgd-at", "trades", "mma", "atent"],
@@ -30,13 +31,28 @@ def test_every_promised_recipe_is_there() -> None:
     assert set(recipe_names()) >= PROMISED
 
 
+def header(name: str) -> str:
+    lines = (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()
+    return " ".join(takewhile(lambda line: line.startswith("#"), lines))
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_header_tells_the_command_the_time_and_what_to_expect(name: str) -> None:
-    lines = (RECIPES / f"{name}.toml").read_text(encoding="utf-8").splitlines()
-    header = " ".join(takewhile(lambda line: line.startswith("#"), lines))
-    assert f"atent train {name}" in header
-    assert re.search(r"(second|minute|hour|day)s?\b|as long as", header, flags=re.IGNORECASE)
-    assert re.search(r"\d\d\.\d|no figure|about \d\d|expect|published", header, flags=re.IGNORECASE)
+    assert f"atent train {name}" in header(name)
+    assert re.search(r"(second|minute|hour|day)s?\b|as long as", header(name), flags=re.IGNORECASE)
+    assert re.search(r"\d\d\.\d|no figure|about \d\d|expect|published", header(name), flags=re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if load_recipe(name).defense["name"] == "atent"])
+def test_an_atent_recipe_that_is_pgd_training_but_for_its_noise_says_so(name: str) -> None:
+    recipe = load_recipe(name)
+    defense, threat = recipe.make_defense(), recipe.make_threat()
+    assert isinstance(defense, Atent)
+    model, (x, y) = small_network(dropout=0).eval(), small_batch()
+    quiet = list(dataclasses.replace(defense, noise=0.0)(model, x, y, threat, generator()))
+    pgd = PgdAt(steps=defense.steps, step=defense.step, reach=defense.reach)
+    (rival,) = pgd(model, x, y, threat, generator())
+    assert ("PGD training" in header(name)) == (len(quiet) == 1 and torch.equal(quiet[0].x_adv, rival.x_adv))
 
 
 def test_defaults_are_written_out_and_make_the_same_methods_again() -> None:
@@ -145,8 +161,23 @@ def test_a_methods_name_may_stand_for_its_table(key: str) -> None:
 
 
 def test_unknown_recipe_lists_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"'demoo'.*mnist-linf-atent-fast"):
+    with pytest.raises(UserError, match=r"'demoo'.*mnist-linf-pgd-quick"):
         load_recipe("demoo")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("mnist-linf-atent-fast", "mnist-linf-pgd-quick"), ("mnist-l2-atent-fast", "mnist-l2-atent-quick")],
+)
+def test_an_old_name_answers_with_the_new_one(old: str, new: str) -> None:
+    with pytest.raises(UserError, match=f"^{old} is now called {new}$"):
+        load_recipe(old, {"epochs": 1})
+    assert load_recipe(new)
+
+
+def test_no_recipe_hides_behind_an_old_name() -> None:
+    assert not set(RENAMED) & set(recipe_names())
+    assert set(RENAMED.values()) <= set(recipe_names())
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "monitor": partial(make_attack, where="monitor"),
 }
 _UNNAMED = {"optimizer": {"name": "sgd"}, "monitor": {"name": "pgd"}}
+RENAMED = {"mnist-linf-atent-fast": "mnist-linf-pgd-quick", "mnist-l2-atent-fast": "mnist-l2-atent-quick"}
 
 
 class Recipe(BaseModel):
@@ -213,6 +214,8 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build:
     It is the user's word: methods of the user's own, `package.module:Name`, are imported and made, unless `build` is
     False.
     """
+    if name in RENAMED:
+        raise UserError(f"{name} is now called {RENAMED[name]}")
     path = Path(name)
     if path.suffix != ".toml":
         path = RECIPES / f"{name}.toml"

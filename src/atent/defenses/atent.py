@@ -20,11 +20,13 @@ class Atent:
         loss = sum_k share (1 - share)^(K-k) CE(f(x'_k), y)                                    (mu of Algorithms 1, 2)
         x'_{k+1} = x'_k + step (d(grad CE) + pull (x - x'_k)) + sqrt(2 step) noise N(0, I)
 
-    In the paper's letters: steps K, step eta', noise epsilon, pull gamma, share alpha. With `direction="raw"` and
-    noise 1 the chain's law tends to exp(CE(x') - pull/2 |x' - x|^2), the Gibbs law of Assumption 1.
+    In the paper's letters: steps K, step eta', noise epsilon, pull gamma, share alpha. With `direction="raw"`, noise 1
+    and no projection the chain's law tends to exp(CE(x') - pull/2 |x' - x|^2), the Gibbs law of Assumption 1, and the
+    mean gradient over it is that of the free energy (docs/atent.md). `direction="steepest"` samples no such law.
 
-    The defaults are what gave most for its passes (docs/atent.md): with them only the noise sets ATENT apart from PGD
-    training. The paper's: share .9; linf project "last"; l2 pull "auto", project "never".
+    The defaults are what gave most for its passes (docs/atent.md): with them only the noise, 3.5e-4 a step of .06 at
+    linf .3, sets ATENT apart from PGD training. The paper's: share .9; linf project "last", whose samples before the
+    last lie outside the ball; l2 pull "auto", project "never".
 
     Jagatap et al. 2020, https://arxiv.org/abs/2008.12338.
     Differs from the paper in: the gradient is per example and normalized in the threat's norm (`direction="steepest"`,

@@ -1,0 +1,113 @@
+"""What ATENT minimizes (docs/atent.md, *The principle*), by quadrature on one pixel; and where its loss comes from."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from atent.data import load
+from atent.defenses import Atent
+from atent.models import MODELS, Shape
+from atent.threat import Threat
+from atent.weights import load_weights
+from toys import SHARED, UNBOXED, generator, needs_shared
+
+X, W, PULL = 0.3, 1.0, 1.0  # the pull outweighs the curvature of the loss, w^2 / 4: one mode, and chains that mix soon
+GRID = torch.linspace(-30, 30, 60_001, dtype=torch.float64)
+
+
+def loss(w: float, point: Tensor = GRID) -> Tensor:
+    """Cross-entropy of class 0 with the logits (0, -w x')."""
+    return nn.functional.softplus(-w * point)
+
+
+def slope(point: Tensor, w: float = W) -> Tensor:
+    """The derivative of `loss` by w."""
+    return -point * torch.sigmoid(-w * point)
+
+
+def exponent(b: float, w: float = W, pull: float = PULL) -> Tensor:
+    return b * (loss(w) - pull / 2 * (GRID - X) ** 2)
+
+
+def free_energy(b: float, w: float = W) -> float:
+    return float((torch.logsumexp(exponent(b, w), 0) + math.log(float(GRID[1] - GRID[0]))) / b)
+
+
+def gibbs_mean(values: Tensor, b: float, w: float = W, pull: float = PULL) -> float:
+    return float((torch.softmax(exponent(b, w, pull), 0) * values).sum())
+
+
+def by_w(function: Callable[[float], float], step: float = 1e-5) -> float:
+    """The central difference of a function of w."""
+    return (function(W + step) - function(W - step)) / (2 * step)
+
+
+@pytest.mark.parametrize("b", [0.5, 2.0, 20.0])
+def test_the_mean_gradient_over_the_gibbs_law_is_that_of_the_free_energy(b: float) -> None:
+    assert gibbs_mean(slope(GRID), b) == pytest.approx(by_w(lambda w: free_energy(b, w)), rel=1e-6)
+
+
+def test_the_data_entropy_loss_has_another_gradient_and_not_the_appendixs() -> None:
+    right = by_w(lambda w: gibbs_mean(loss(w), 1, w))
+    of_law = gibbs_mean(slope(GRID), 1)
+    covariance = gibbs_mean(slope(GRID) * loss(W), 1) - of_law * gibbs_mean(loss(W), 1)
+    assert of_law + covariance == pytest.approx(right, rel=1e-6)
+    assert gibbs_mean(slope(GRID) * (loss(W) + 1), 1) != pytest.approx(right, rel=0.1)
+
+
+def test_the_free_energy_goes_from_gaussian_noise_to_the_worst_penalized_point() -> None:
+    sigma, b = 0.5, 1e-4
+    normal = torch.softmax(-((GRID - X) ** 2) / (2 * sigma**2), 0)
+    assert gibbs_mean(slope(GRID), b, pull=1 / (b * sigma**2)) == pytest.approx(
+        float((normal * slope(GRID)).sum()), rel=1e-3
+    )
+    worst = GRID[exponent(1).argmax()]
+    assert gibbs_mean(slope(GRID), 1e4) == pytest.approx(float(slope(worst)), rel=1e-3)
+
+
+class OnePixel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(W))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([torch.zeros_like(x), -self.w * x], 1)
+
+
+@pytest.mark.parametrize("b", [0.5, 4.0])
+def test_the_weight_gradient_of_atent_at_temperature_1_over_b_is_that_of_the_free_energy(b: float) -> None:
+    """The last samples alone, raw drift, never projected: their plain mean."""
+    model, count = OnePixel(), 40_000
+    defense = Atent(
+        steps=150, step=0.04, noise=b**-0.5, pull=PULL, share=1.0, start="center", direction="raw", project="never"
+    )
+    threat, x = Threat("l2", 1.0, UNBOXED), torch.full((count, 1), X)
+    for term in defense(model, x, torch.zeros(count, dtype=torch.long), threat, generator()):
+        term.loss.mean().backward()
+    assert model.w.grad is not None
+    assert float(model.w.grad) == pytest.approx(by_w(lambda w: free_energy(b, w)), abs=0.02)
+
+
+@needs_shared
+def test_projected_at_the_last_step_the_moving_average_takes_its_loss_from_outside_the_ball(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`scripts/along_the_chain.py` on the TRADES authors' network; docs/atent.md quotes it for 1,000 images."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    from along_the_chain import THREAT, along
+
+    model = MODELS["small-cnn"](Shape((1, 28, 28), 10)).eval()
+    load_weights(model, SHARED / "weights" / "trades-mnist-smallcnn.pt")
+    images = load("mnist", "train", SHARED / "data").take(slice(60))
+    _, outside, end = along(Atent(share=0.9, project="last"), model, images, THREAT)
+    assert (outside.k, end.k) == (9, 10)
+    assert outside.size > 0.75
+    assert end.size <= 0.3 + 1e-6
+    assert outside.part > 4 * end.part
+    _, before, end = along(Atent(share=0.9, project="every"), model, images, THREAT)
+    assert before.size <= 0.3 + 1e-6
+    assert before.part < 0.2 * end.part
