@@ -108,8 +108,8 @@ def reached(folder: Path) -> Result | None:
 
 def withstood(folder: Path) -> str:
     """What AutoAttack left of the first images; nothing where it has not met as many."""
-    rows = [rows for met in finished(folder) for label, rows in met.attacks if label == "AutoAttack"]
-    return next((str(robust_rate(of[:FIRST])) for of in rows if len(of) >= FIRST), "")
+    attacks = [attack for met in finished(folder) for attack in met.attacks if attack.header["label"] == "AutoAttack"]
+    return next((str(robust_rate(of.rows[:FIRST])) for of in attacks if len(of.rows) >= FIRST), "")
 
 
 def table(kept: Path, published: Path) -> str:
