@@ -74,6 +74,38 @@ def test_a_kill_loses_no_image(killed_after: int, tmp_path: Path, monkeypatch: p
             assert all(np.array_equal(found[key], expected[key]) for key in found.files)
 
 
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("save_images", [True, False])
+def test_points_of_rows_that_are_cut_off_go_with_them(
+    finished: bool, save_images: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second of three batches is damaged, and its points with it."""
+    whole, path = run(tmp_path / "whole"), run(tmp_path / "damaged")
+    lines = path.read_text().splitlines(keepends=True)
+    with np.load(path.with_suffix(".npz")) as arrays:
+        points = dict(arrays)
+    points["x_adv"][8:] = 0
+    if finished:
+        np.savez(path.with_suffix(".npz"), **points)
+    else:
+        path.with_suffix(".points").mkdir()
+        for first in (0, 8):
+            part = {key: array[first : first + 8] for key, array in points.items()}
+            np.savez(path.with_suffix(".points") / f"{first:08}.npz", **part)
+        for end in (".npz", ".png"):
+            path.with_suffix(end).unlink()
+        lines = lines[:20]
+    path.write_text("".join([*lines[:12], lines[11], *lines[13:]]))
+    capsys.readouterr()
+    run(tmp_path / "damaged", save_images)
+    assert (f"{path.with_suffix('.npz')} and its .png are removed" in capsys.readouterr().err) is finished
+    assert path.with_suffix(".npz").exists() is save_images
+    run(tmp_path / "damaged")
+    with np.load(path.with_suffix(".npz")) as found, np.load(whole.with_suffix(".npz")) as expected:
+        assert all(np.array_equal(found[key], expected[key]) for key in expected.files)
+    assert RowFile(ATTACK, path).read().rows == RowFile(ATTACK, whole).read().rows
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("broken", [0, 3, 12])
 def test_sheets_of_any_number_and_channels(channels: int, broken: int) -> None:
