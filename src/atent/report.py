@@ -136,7 +136,7 @@ def markdown(lines: list[Result]) -> str:
         f"{100 * line.clean.value:.2f} | {line.robust} |" + (f" {distance_words(line)} |" if measured else "")
         for line in lines
     )
-    return "\n".join([head, *body, *_note(all(line.verified for line in lines))])
+    return "\n".join([head, *body, *note(all(line.verified for line in lines))])
 
 
 def certified_markdown(found: Sequence[Certified]) -> str:
@@ -149,10 +149,11 @@ def certified_markdown(found: Sequence[Certified]) -> str:
         for one in found
         for radius, threat in one.radii
     )
-    return "\n".join([head, *body, *_note(all(one.verified for one in found))])
+    return "\n".join([head, *body, *note(all(one.verified for one in found))])
 
 
-def _note(verified: bool) -> list[str]:
+def note(verified: bool) -> list[str]:
+    """The line below a Markdown table in which something is marked."""
     return [] if verified else ["", f"\\{UNVERIFIED}"]
 
 

@@ -96,7 +96,7 @@ class RowFile(Generic[R]):
 def _obstacle(found: Content[R], header: Mapping[str, Any]) -> str:
     """Why rows for this header cannot follow what was found; empty if they can."""
     if settings(found.header) != settings(header):
-        return "its header has other settings"
+        return "its header has other settings, or is damaged"
     if len(found.rows) == header["examples"] and (found.verified or not found.fault):
         return ""
     state = found.fault or "it is unfinished"
