@@ -20,7 +20,7 @@ def attacked() -> str:
 
 
 def proven() -> str:
-    return certified_markdown(one for folder in networks() for one in certified(folder))
+    return certified_markdown([one for folder in networks() for one in certified(folder)])
 
 
 def ablated() -> str:

@@ -23,7 +23,7 @@ from equal_budget import JUDGED, images_of, judged, passes_of, recipe_for, time_
 from atent.attacks import make_attack
 from atent.evaluate import attack_target
 from atent.machine import prepare
-from atent.report import Result, finished, results
+from atent.report import Result, finished, mark, note, results
 from atent.rows import robust_rate
 from atent.runs import Run, read_json, write_rows
 from atent.state import score
@@ -110,19 +110,22 @@ def reached(folder: Path) -> Result | None:
 
 def withstood(folder: Path) -> str:
     """What AutoAttack left of the first images; nothing where it has not met as many."""
-    rows = [rows for met in finished(folder) for label, rows in met.attacks if label == "AutoAttack"]
-    return next((str(robust_rate(of[:FIRST])) for of in rows if len(of) >= FIRST), "")
+    attacks = [attack for met in finished(folder) for attack in met.attacks if attack.header["label"] == "AutoAttack"]
+    enough = (of for of in attacks if len(of.rows) >= FIRST)
+    return next((f"{robust_rate(of.rows[:FIRST])}{mark(of.verified)}" for of in enough), "")
 
 
 def table(kept: Path, published: Path) -> str:
     """What each training reached, the most robust first, and a published network under the same attacks."""
     lines = [(line, folder) for folder in [*kept.glob("*"), published] if (line := reached(folder))]
     body = [
-        f"| {line.run} | {how(folder)} | {100 * line.clean.value:.2f} | {line.robust} | {withstood(folder)} |"
+        f"| {line.run} | {how(folder)} | {100 * line.clean.value:.2f} | {line.robust}{mark(line.verified)} | "
+        f"{withstood(folder)} |"
         for line, folder in sorted(lines, key=lambda item: -item[0].robust.value)
     ]
     columns = f"| training | rate | passes an image | images seen | clean % | PGD-40 % | AutoAttack %, first {FIRST} |"
-    return "\n".join([columns, "|---|---|---:|---:|---:|---:|---:|", *body])
+    verified = not any(" *" in row for row in body)
+    return "\n".join([columns, "|---|---|---:|---:|---:|---:|---:|", *body, *note(verified)])
 
 
 def sentence(folder: Path) -> str:

@@ -10,12 +10,11 @@ import pytest
 from PIL import Image
 from scipy import stats
 
-from atent import certify as module
 from atent.certificate import ABSTAIN, Smoothing
 from atent.certify import certified, certify_target, curve, named_radii, read_certified
 from atent.errors import Interrupted
 from atent.models import Shape
-from atent.rows import append_batch
+from atent.row_file import RowFile
 from atent.target import Target
 from atent.threat import Threat
 from test_cli import atent
@@ -129,13 +128,13 @@ def test_a_killed_certification_goes_on_and_ends_with_the_same_rows(how: Smoothi
 
 
 def test_a_signal_stops_it_between_two_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, append = run(tmp_path / "whole", batch=100), append_batch
+    whole, append = run(tmp_path / "whole", batch=100), RowFile.append
 
     def interrupted(*arguments: Any) -> None:
         append(*arguments)
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(module, "append_batch", interrupted)
+    monkeypatch.setattr(RowFile, "append", interrupted)
     with pytest.raises(Interrupted):
         run(tmp_path / "cut", batch=100)
     monkeypatch.undo()

@@ -11,8 +11,9 @@ from atent.errors import UserError
 from atent.evaluate import attack_batch, attack_images, attack_target, check_points
 from atent.models import Shape
 from atent.passes import predict
-from atent.report import class_results, results, worst_case
-from atent.rows import Row, attack_file, finished_rows, median_distance, rate, read_attack, read_cost
+from atent.report import class_results, finished, result_lines, results, worst_case
+from atent.row_file import RowFile
+from atent.rows import ATTACK, Row, median_distance, rate
 from atent.target import Target
 from atent.threat import Threat
 from toys import THREATS, small_network, stand_in
@@ -61,11 +62,10 @@ def test_a_killed_attack_goes_on_and_ends_with_the_same_rows_and_costs(kept: int
     cut.write_text("".join(lines[:kept]) + lines[kept][:5])
     assert run(tmp_path / "cut") == cut
     assert untimed(cut) == untimed(whole)
-    header, rows = read_attack(cut)
+    header, rows, cost, *_ = RowFile(ATTACK, cut).read()
     assert header["version"]
     assert header["classes"] == ["0", "1", "2"]
     assert len(rows) == 20
-    cost = read_cost(cut)
     assert cost.backward <= cost.forward
     assert cost.forward > 0
 
@@ -73,7 +73,8 @@ def test_a_killed_attack_goes_on_and_ends_with_the_same_rows_and_costs(kept: int
 def test_a_finished_attack_stays_whichever_version_wrote_it(tmp_path: Path) -> None:
     path = run(tmp_path)
     header, *lines = path.read_text().splitlines()
-    older = {key: value for key, value in json.loads(header).items() if key not in ("version", "classes")}
+    about = ("version", "classes", "checksum")
+    older = {key: value for key, value in json.loads(header).items() if key not in about}
     rows = [line for line in lines if "cost" not in line]
     path.write_text("\n".join([json.dumps(older), *rows]) + "\n")
     before = path.read_bytes()
@@ -81,8 +82,7 @@ def test_a_finished_attack_stays_whichever_version_wrote_it(tmp_path: Path) -> N
     assert path.read_bytes() == before
     path.write_text("\n".join([json.dumps(older | {"version": "0.0.1"}), *lines[:9]]) + "\n")  # unfinished: anew
     run(tmp_path)
-    assert len(read_attack(path)[1]) == 20
-    assert read_attack(path)[0]["version"] != "0.0.1"
+    assert RowFile(ATTACK, path).read().header["version"] != "0.0.1"
 
 
 def test_passes_are_counted_from_outside(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_passes_are_counted_from_outside(tmp_path: Path) -> None:
             torch.autograd.grad(model(point)[:, 0].sum(), point)
             return x
 
-    cost = read_cost(run(tmp_path, Twice()))
+    cost = RowFile(ATTACK, run(tmp_path, Twice())).read().cost
     assert (cost.forward, cost.backward) == (40, 20)
 
 
@@ -137,10 +137,11 @@ def test_tables_by_class_and_by_radius(tmp_path: Path) -> None:
     for threat in (Threat("linf", 0.2), Threat("linf", 0.1)):
         for steps in (1, 2):
             attack_target(target(), Pgd(steps=steps), {"name": "pgd"}, threat, tmp_path, batch=8)
-    lines = results(tmp_path)
+    found = finished(tmp_path)
+    lines = result_lines(found)
     assert [line.threat for line in lines] == ["linf:0.1"] * 3 + ["linf:0.2"] * 3
     assert [line.attack for line in lines[:3]] == ["PGD-1", "PGD-2", "worst case"]
-    for (title, classes), line in zip(class_results(tmp_path), lines[2::3], strict=True):
+    for (title, classes), line in zip(class_results(found), lines[2::3], strict=True):
         assert f"{line.threat}, worst case of 2 attacks" in title
         assert [c.name for c in classes] == ["0", "1", "2"]
         assert sum(c.examples for c in classes) == 20
@@ -148,11 +149,11 @@ def test_tables_by_class_and_by_radius(tmp_path: Path) -> None:
 
 
 def test_other_settings_start_anew_in_another_file(tmp_path: Path) -> None:
-    assert attack_file(tmp_path, HEADER) != attack_file(tmp_path, HEADER | {"seed": 1})
-    assert attack_file(tmp_path, HEADER) == attack_file(tmp_path, HEADER | {"version": "9"})
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(HEADER | {"weights": "other"}) + "\n")
-    assert finished_rows(path, HEADER | {"weights": "mine"}) == 0
+    def place(**changes: Any) -> Path:
+        return RowFile.of(ATTACK, tmp_path, HEADER | changes).path
+
+    assert place() != place(seed=1)
+    assert place() == place(version="9", checksum="sha256")
 
 
 class Cheat:
@@ -246,6 +247,11 @@ def test_wilson_interval_against_its_formula() -> None:
 
 
 def test_worst_case_is_per_example() -> None:
-    base = Row(index=0, label=1, clean=1, adversarial=1, size=0.0, robust=True)
-    broken: Row = {**base, "robust": False}
-    assert worst_case([[base, broken, base], [base, base, broken]]).value == pytest.approx(1 / 3)
+    """Whatever the order of the rows: they are joined by their index."""
+
+    def rows(*robust: tuple[int, bool]) -> list[Row]:
+        return [Row(index=k, label=1, clean=1, adversarial=1, size=0.0, robust=held) for k, held in robust]
+
+    attacks = [rows((0, True), (1, False), (2, True)), rows((2, False), (0, True), (1, True))]
+    assert worst_case(attacks).value == pytest.approx(1 / 3)
+    assert worst_case([attacks[0], rows((1, False), (2, True), (0, True))]).value == pytest.approx(2 / 3)

@@ -1,3 +1,5 @@
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +42,34 @@ def test_a_second_process_is_refused_until_the_first_lets_go(tmp_path: Path) -> 
         assert second.stdout == ""
         assert f"another process is writing {path}" in second.stderr
     assert subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, check=True).stdout == "held\n"
+
+
+@pytest.mark.parametrize("kind", ["a link to a file", "a link to nothing", "a folder", "a pipe"])
+def test_a_lock_touches_nothing_else(kind: str, tmp_path: Path) -> None:
+    precious, lock = tmp_path / "precious.txt", tmp_path / ".rows.jsonl.lock"
+    if kind == "a folder":
+        lock.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(lock)
+    else:
+        lock.symlink_to(precious)
+    if kind == "a link to a file":
+        precious.write_text("kept")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(UserError, match=rf"^{re.escape(str(lock))} is in the place of a lock.*remove it$"):
+        alone(tmp_path / "rows.jsonl").__enter__()
+    assert sorted(tmp_path.iterdir()) == before
+    if kind == "a link to a file":
+        assert precious.read_text() == "kept"
+
+
+def test_a_lock_that_is_a_second_name_of_a_file_leaves_its_content(tmp_path: Path) -> None:
+    precious = tmp_path / "precious.txt"
+    precious.write_text("kept")
+    (tmp_path / ".rows.jsonl.lock").hardlink_to(precious)
+    with alone(tmp_path / "rows.jsonl"):
+        pass
+    assert precious.read_text() == "kept"
 
 
 def test_a_line_cut_short_is_not_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Images kept: complete after any kill, and drawn."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from atent.attacks import Pgd
 from atent.evaluate import attack_target
 from atent.models import Shape
 from atent.passes import predict
-from atent.rows import read_attack
+from atent.row_file import RowFile
+from atent.rows import ATTACK
 from atent.sheet import draw_sheet
 from atent.target import Target
 from atent.threat import Threat
@@ -28,7 +30,7 @@ def run(folder: Path, save_images: bool = True) -> Path:
 
 def test_the_arrays_are_what_the_rows_say(tmp_path: Path) -> None:
     path = run(tmp_path)
-    _, rows = read_attack(path)
+    rows = RowFile(ATTACK, path).read().rows
     with np.load(path.with_suffix(".npz")) as found:
         assert found["index"].tolist() == list(range(20))
         assert np.array_equal(found["x"], IMAGES.batch(slice(None))[0].numpy())
@@ -48,16 +50,15 @@ def test_a_kill_loses_no_image(killed_after: int, tmp_path: Path, monkeypatch: p
     whole = run(tmp_path / "whole")
     batches = 0
 
-    def append(*_: object) -> None:
+    def append(*arguments: Any) -> None:
         nonlocal batches
         if batches == killed_after:
             raise KeyboardInterrupt
         batches += 1
-        real(*_)  # type: ignore[arg-type]
+        real(*arguments)
 
-    from atent.rows import append_batch as real
-
-    monkeypatch.setattr("atent.evaluate.append_batch", append)
+    real = RowFile.append
+    monkeypatch.setattr(RowFile, "append", append)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "cut")
     monkeypatch.undo()
@@ -71,6 +72,38 @@ def test_a_kill_loses_no_image(killed_after: int, tmp_path: Path, monkeypatch: p
         with np.load(path.with_suffix(".npz")) as found, np.load(whole.with_suffix(".npz")) as expected:
             assert found.files == expected.files
             assert all(np.array_equal(found[key], expected[key]) for key in found.files)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("save_images", [True, False])
+def test_points_of_rows_that_are_cut_off_go_with_them(
+    finished: bool, save_images: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second of three batches is damaged, and its points with it."""
+    whole, path = run(tmp_path / "whole"), run(tmp_path / "damaged")
+    lines = path.read_text().splitlines(keepends=True)
+    with np.load(path.with_suffix(".npz")) as arrays:
+        points = dict(arrays)
+    points["x_adv"][8:] = 0
+    if finished:
+        np.savez(path.with_suffix(".npz"), **points)
+    else:
+        path.with_suffix(".points").mkdir()
+        for first in (0, 8):
+            part = {key: array[first : first + 8] for key, array in points.items()}
+            np.savez(path.with_suffix(".points") / f"{first:08}.npz", **part)
+        for end in (".npz", ".png"):
+            path.with_suffix(end).unlink()
+        lines = lines[:20]
+    path.write_text("".join([*lines[:12], lines[11], *lines[13:]]))
+    capsys.readouterr()
+    run(tmp_path / "damaged", save_images)
+    assert (f"{path.with_suffix('.npz')} and its .png are removed" in capsys.readouterr().err) is finished
+    assert path.with_suffix(".npz").exists() is save_images
+    run(tmp_path / "damaged")
+    with np.load(path.with_suffix(".npz")) as found, np.load(whole.with_suffix(".npz")) as expected:
+        assert all(np.array_equal(found[key], expected[key]) for key in expected.files)
+    assert RowFile(ATTACK, path).read().rows == RowFile(ATTACK, whole).read().rows
 
 
 @pytest.mark.parametrize("channels", [1, 3])

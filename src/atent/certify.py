@@ -2,36 +2,59 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, NotRequired
 
 import torch
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from torch import nn
 
 from atent import __version__
 from atent.borrow import borrowed
 from atent.certificate import ABSTAIN, BLOCK, Smoothing, as_row, l2_radius
 from atent.errors import Interrupted, UserError
+from atent.fields import Count, Fraction, Scale, Size, Whole
 from atent.images import Images
 from atent.passes import answers
 from atent.plot import draw_curve, save_picture
 from atent.progress import progress, stop_requests
-from atent.rows import Cost, Rate, append_batch, finished_rows, rate, read_cost, read_headed, rows_file
-from atent.runs import alone, write_rows
+from atent.row_file import RowFile, finished_files, leave_out
+from atent.row_format import Content, Cost, Header, Indexed, Kind
+from atent.rows import Rate, rate
+from atent.runs import alone
 from atent.smoothing import Trial, refuse_randomized, work_off
 from atent.target import Target
 from atent.threat import Threat
 
 
-class CertifiedRow(TypedDict):
+class CertifyHeader(Header):
+    """What decides the rows of a certification."""
+
+    sigma: Size
+    n0: Count
+    n: Count
+    alpha: Fraction
+    exact: bool
+    radii: list[tuple[Scale, str]]
+    block: NotRequired[Count]
+    split: NotRequired[str]
+    seed: NotRequired[int]
+
+
+@with_config(ConfigDict(extra="forbid"))
+class CertifiedRow(Indexed):
     """One certified image: its label, the class or ABSTAIN, the radius proven, and the draws that it took."""
 
-    index: int
-    label: int
-    prediction: int
-    radius: float
-    draws: int
+    label: Whole
+    prediction: Annotated[int, Field(ge=ABSTAIN)]
+    radius: Scale
+    top: Whole
+    counts: dict[str, Whole]
+    draws: Count
+
+
+CERTIFY = Kind("certify", TypeAdapter(CertifyHeader), TypeAdapter(CertifiedRow))
 
 
 class Certified(NamedTuple):
@@ -40,7 +63,9 @@ class Certified(NamedTuple):
     run: str
     path: Path
     header: dict[str, Any]
-    rows: list[dict[str, Any]]
+    rows: list[CertifiedRow]
+    cost: Cost
+    verified: bool
 
     @property
     def exact(self) -> bool:
@@ -67,13 +92,9 @@ class Certified(NamedTuple):
     def mean_draws(self) -> float:
         return float(sum(row["draws"] for row in self.rows)) / len(self.rows)
 
-    @property
-    def cost(self) -> Cost:
-        return read_cost(self.path)
 
-
-def right(row: dict[str, Any]) -> bool:
-    return bool(row["prediction"] == row["label"])
+def right(row: CertifiedRow) -> bool:
+    return row["prediction"] == row["label"]
 
 
 def named_radii(radii: Sequence[float], threats: Sequence[Threat], pixels: int | None) -> list[tuple[float, str]]:
@@ -100,12 +121,10 @@ def certify_target(
     """
     check_deterministic(target.network, target.images, device)
     header = make_header(target, how, radii, every=every, seed=seed)
-    path = rows_file(folder / "certify", header)
-    total = len(target.images)
+    file = RowFile.of(CERTIFY, folder, header)
+    path, total = file.path, len(target.images)
     with alone(path):
-        done = finished_rows(path, header)
-        if done == 0:
-            write_rows(path, [header])
+        done = file.resume(header)
         trials = _trials(target.images, how, every, done, device)
         began = time.perf_counter()
         with stop_requests() as stop, progress(header["label"], total, "images", done) as show:
@@ -113,7 +132,7 @@ def certify_target(
                 if finished:
                     rows = [{"index": t.index, "label": t.label, **as_row(t.certificate)} for t in finished]
                     began, seconds = time.perf_counter(), time.perf_counter() - began
-                    append_batch(path, rows, Cost(sum(row["draws"] for row in rows), 0, round(seconds, 3)))
+                    file.append(rows, Cost(sum(row["draws"] for row in rows), 0, round(seconds, 3)))
                     done += len(rows)
                     show(done)
                 if stop:
@@ -173,15 +192,16 @@ def make_header(
 
 
 def read_certified(path: Path) -> Certified:
-    settings = ("sigma", "n0", "n", "alpha", "exact", "radii", "data", "examples", "weights")
-    header, rows = read_headed(path, "certify", settings, CertifiedRow)
-    return Certified(path.resolve().parent.parent.name, path, header, rows)
+    return _certified(path, RowFile(CERTIFY, path).read())
 
 
-def certified(folder: Path) -> list[Certified]:
-    """Every finished certification of a run folder."""
-    found = [read_certified(path) for path in sorted((folder / "certify").glob("*.jsonl"))]
-    return [one for one in found if len(one.rows) == one.header["examples"]]
+def certified(folder: Path, say: Callable[[str], None] = leave_out) -> list[Certified]:
+    """Every finished certification of a run folder. One that is damaged or unfinished is left out, and named."""
+    return [_certified(path, found) for path, found in finished_files(CERTIFY, folder, say)]
+
+
+def _certified(path: Path, found: Content[CertifiedRow]) -> Certified:
+    return Certified(path.resolve().parent.parent.name, path, found.header, found.rows, found.cost, found.verified)
 
 
 def curve(one: Certified) -> list[tuple[float, float]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from atent.certify import Certified
-    from atent.report import Result
+    from atent.report import Met, Result
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
@@ -31,27 +31,32 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 def print_results(lines: "list[Result]") -> None:
     """A table for each data set; a line for each threat and attack."""
-    from atent.report import distance_words
+    from atent.report import UNVERIFIED, distance_words, mark
 
     columns = ["network", "threat", "attack", "images", "clean % [95 %]", "robust % [95 %]"]
     if measured := any(line.distance is not None for line in lines):
         columns.append("distance")
     groups: dict[str, list[list[str]]] = {}
     for line in lines:
-        row = [line.run, line.threat, line.attack, f"{line.examples:,}", str(line.clean), str(line.robust)]
+        attack = f"{line.attack}{mark(line.verified)}"
+        row = [line.run, line.threat, attack, f"{line.examples:,}", str(line.clean), str(line.robust)]
         groups.setdefault(line.data, []).append([*row, distance_words(line)] if measured else row)
     for data, rows in groups.items():
         words = "; distance: the median one to the nearest misclassified image found" if measured else ""
         print_table(f"{data} test images{words}", columns, rows)
+    if not all(line.verified for line in lines):
+        print(UNVERIFIED)
 
 
 def print_certified(one: "Certified") -> None:
     """Certified accuracy at each radius asked for, and how it was found."""
+    from atent.report import UNVERIFIED, mark
+
     how = one.header
     settings = f"smoothed with sigma {how['sigma']:g}; n {how['n']:,}, alpha {how['alpha']:g}"
     rows = [[f"{radius:.4g}", threat, f"{len(one.rows):,}", str(one.accuracy(radius))] for radius, threat in one.radii]
     print_table(
-        f"{one.run}: {how['data']} test images, {settings}",
+        f"{one.run}{mark(one.verified)}: {how['data']} test images, {settings}",
         ["l2 radius", "covers", "images", "certified % [95 %]"],
         rows,
     )
@@ -61,26 +66,28 @@ def print_certified(one: "Certified") -> None:
     spent = f"all {most} draws an image" if one.exact else f"{one.mean_draws:,.0f} of {most} draws an image on average"
     mean = f"; average certified radius {one.mean_radius:.3f}" if one.exact else ""
     print(f"abstained {one.abstained}; {spent}, {one.cost.seconds:,.1f} s{mean}; curve: {one.path.with_suffix('.png')}")
+    if not one.verified:
+        print(UNVERIFIED)
 
 
-def print_classes(folders: Iterable[Path]) -> None:
+def print_classes(found: "Iterable[Met]") -> None:
     """A table of accuracies by class for each network and threat."""
     from atent.report import class_results
 
     columns = ["class", "images", "clean % [95 %]", "robust % [95 %]"]
-    for folder in folders:
-        for title, lines in class_results(folder):
-            print_table(title, columns, [[c.name, f"{c.examples:,}", str(c.clean), str(c.robust)] for c in lines])
+    for title, lines in class_results(found):
+        print_table(title, columns, [[c.name, f"{c.examples:,}", str(c.clean), str(c.robust)] for c in lines])
 
 
 def print_costs(files: Iterable[Path], images: bool) -> None:
     """A line for each attack: what it asked of the network and, if `images` were kept, where they are."""
-    from atent.rows import read_attack, read_cost
+    from atent.row_file import RowFile
+    from atent.rows import ATTACK
 
     for file in files:
-        header, _ = read_attack(file)
+        found = RowFile(ATTACK, file).read()
         kept = f"; images: {file.with_suffix('.npz')}, .png" if images else ""
-        print(f"{header['label']} {header['threat']}: {read_cost(file)}{kept}")
+        print(f"{found.header['label']} {found.header['threat']}: {found.cost}{kept}")
 
 
 def print_signs(threat: object, signs: Sequence[str]) -> None:

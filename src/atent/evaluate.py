@@ -17,8 +17,10 @@ from atent.images import Images, evaluation_batches
 from atent.passes import counted, predict
 from atent.progress import progress, stop_requests
 from atent.randomness import derive
-from atent.rows import Cost, Row, append_batch, attack_file, finished_rows
-from atent.runs import alone, write_rows
+from atent.row_file import RowFile
+from atent.row_format import Cost
+from atent.rows import ATTACK, Row
+from atent.runs import alone
 from atent.sheet import draw_points, forget_points, keep_points, points_kept
 from atent.tables import written_out
 from atent.target import Target
@@ -128,13 +130,12 @@ def attack_target(
     kept too, a file per batch until all are there; batches that have rows but no points are attacked once more.
     """
     header = make_header(target, attack, settings, threat, seed=seed, batch=batch)
-    path = attack_file(folder, header)
-    total = len(target.images)
+    file = RowFile.of(ATTACK, folder, header)
+    path, total = file.path, len(target.images)
     with alone(path):
-        done = finished_rows(path, header)
-        if done == 0:
-            write_rows(path, [header])
-            forget_points(path)
+        done = file.resume(header)
+        if done < total:
+            forget_points(path, done)
         label = f"{header['label']} {threat}"
         with stop_requests() as stop, progress(label, total, "images", done) as show:
             for part in evaluation_batches(total, batch):
@@ -145,7 +146,7 @@ def attack_target(
                 if save_images:  # before the rows: a kill between the two costs a batch, not its points
                     keep_points(path, found.rows, found.x, found.x_adv)
                 if new:
-                    append_batch(path, found.rows, found.cost)
+                    file.append(found.rows, found.cost)
                 show(part.stop)
                 if stop:
                     raise Interrupted(stop[0])
@@ -159,7 +160,7 @@ def make_header(
 ) -> dict[str, Any]:
     """Everything that decides the rows, and what they need to be read: our version, the classes' names."""
     header = {
-        "label": getattr(attack, "label", settings["name"]),
+        "label": str(getattr(attack, "label", settings["name"])),
         "attack": written_out(settings, attack),
         "threat": f"{threat.norm}:{threat.eps!r}",
         "data": target.data,

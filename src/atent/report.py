@@ -1,16 +1,23 @@
 """Tables made from rows: what a run folder's attacks found, and the worst case per example over them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from atent.certify import Certified
-from atent.rows import Rate, Row, clean_rate, median_distance, rate, read_attack, robust_rate
+from atent.row_file import finished_files, leave_out
+from atent.row_format import Content
+from atent.rows import ATTACK, Rate, Row, clean_rate, median_distance, rate, robust_rate
 from atent.threat import Threat
+
+UNVERIFIED = "* Rows of an older atent, without checksums: not verified."
 
 
 class Result(NamedTuple):
-    """One line of a table: a network under an attack. `distance` is the median one, of attacks that measure it."""
+    """One line of a table: a network under an attack. `distance` is the median one, of attacks that measure it.
+
+    Rows without checksums are not `verified`.
+    """
 
     run: str
     data: str
@@ -20,6 +27,7 @@ class Result(NamedTuple):
     clean: Rate
     robust: Rate
     distance: float | None = None
+    verified: bool = True
 
 
 class ClassResult(NamedTuple):
@@ -32,30 +40,33 @@ class ClassResult(NamedTuple):
 
 
 class Met(NamedTuple):
-    """Attacks that met the same examples of the same network under the same threat: (label, rows) each."""
+    """Attacks that met the same examples of the same network under the same threat."""
 
     run: str
     data: str
     threat: Threat
     classes: list[str]
-    attacks: list[tuple[str, list[Row]]]
+    attacks: list[Content[Row]]
+
+    @property
+    def verified(self) -> bool:
+        return all(attack.verified for attack in self.attacks)
 
 
-def finished(folder: Path) -> list[Met]:
+def finished(folder: Path, say: Callable[[str], None] = leave_out) -> list[Met]:
     """Every finished attack of a run folder, those that can be compared together, the smallest radius first.
 
-    Networks are told apart by their weights' hash where a folder has rows of several (a run trained further).
+    Networks are told apart by their weights' hash where a folder has rows of several (a run trained further). A file
+    that is damaged or unfinished is left out, and named.
     """
     found: dict[tuple[str, str, str, str, str, Threat, int], Met] = {}
-    for path in sorted((folder / "attack").glob("*.jsonl")):
-        header, rows = read_attack(path)
-        if len(rows) == header["examples"]:
-            threat = Threat.parse(header["threat"])
-            judged, images = header.get("judged", ""), header.get("images", "")
-            key = (header["weights"], header["model"], judged, header["data"], images, threat, len(rows))
-            name = f"{folder.resolve().name}{judged and f', {judged}'}"
-            met = found.setdefault(key, Met(name, header["data"], threat, header.get("classes") or [], []))
-            met.attacks.append((header["label"], rows))
+    for _, attack in finished_files(ATTACK, folder, say):
+        header, threat = attack.header, Threat.parse(attack.header["threat"])
+        judged, images = header.get("judged", ""), header.get("images", "")
+        key = (header["weights"], header["model"], judged, header["data"], images, threat, len(attack.rows))
+        name = f"{folder.resolve().name}{judged and f', {judged}'}"
+        met = found.setdefault(key, Met(name, header["data"], threat, header.get("classes") or [], []))
+        met.attacks.append(attack)
     several = len({weights for weights, *_ in found}) > 1
     named = [met._replace(run=f"{met.run} ({weights[:6]})") if several else met for (weights, *_), met in found.items()]
     return sorted(named, key=lambda met: (met.run, met.data, met.threat.norm, met.threat.eps))
@@ -63,42 +74,55 @@ def finished(folder: Path) -> list[Met]:
 
 def results(folder: Path) -> list[Result]:
     """Every finished attack of a run folder and, where several met the same examples, their worst case."""
+    return result_lines(finished(folder))
+
+
+def result_lines(found: Iterable[Met]) -> list[Result]:
+    """A line for each attack and, where several met the same examples, one for their worst case."""
     lines = []
-    for met in finished(folder):
+    for met in found:
         place = (met.run, met.data, str(met.threat))
-        for label, rows in met.attacks:
+        for attack in met.attacks:
+            rows = attack.rows
             rates = (clean_rate(rows), robust_rate(rows))
-            lines.append(Result(*place, label, len(rows), *rates, median_distance(rows)))
+            distance = median_distance(rows)
+            lines.append(Result(*place, attack.header["label"], len(rows), *rates, distance, attack.verified))
         if len(met.attacks) > 1:
-            worst = worst_case(rows for _, rows in met.attacks)
-            lines.append(Result(*place, "worst case", len(rows), lines[-1].clean, worst))
+            worst = worst_case(attack.rows for attack in met.attacks)
+            lines.append(Result(*place, "worst case", len(rows), lines[-1].clean, worst, verified=met.verified))
     return lines
 
 
 def worst_case(attacks: Iterable[list[Row]]) -> Rate:
     """An example counts only if it withstood every attack."""
-    return rate(withstood(attacks))
+    return rate(withstood(attacks).values())
 
 
-def withstood(attacks: Iterable[list[Row]]) -> list[bool]:
-    """For each example, whether it withstood every attack."""
-    return [all(row["robust"] for row in rows) for rows in zip(*attacks, strict=True)]
+def withstood(attacks: Iterable[list[Row]]) -> dict[int, bool]:
+    """For the index of each example, whether it withstood every attack."""
+    first, *others = ({row["index"]: row["robust"] for row in rows} for rows in attacks)
+    return {index: robust and all(other[index] for other in others) for index, robust in first.items()}
 
 
-def class_results(folder: Path) -> Iterator[tuple[str, list[ClassResult]]]:
+def class_results(found: Iterable[Met]) -> Iterator[tuple[str, list[ClassResult]]]:
     """For each threat: a title, and accuracies class by class in the worst case of the attacks."""
-    for met in finished(folder):
-        labels = [label for label, _ in met.attacks]
-        rows = met.attacks[0][1]
-        robust = withstood(rows for _, rows in met.attacks)
+    for met in found:
+        rows = met.attacks[0].rows
+        robust = withstood(attack.rows for attack in met.attacks)
         lines = []
         for label in sorted({row["label"] for row in rows}):
-            mine = [k for k, row in enumerate(rows) if row["label"] == label]
+            mine = [row for row in rows if row["label"] == label]
             name = met.classes[label] if label < len(met.classes) else str(label)
-            clean = clean_rate(rows[k] for k in mine)
-            lines.append(ClassResult(name, len(mine), clean, rate(robust[k] for k in mine)))
-        how = labels[0] if len(labels) == 1 else f"worst case of {len(labels)} attacks"
-        yield f"{met.run}: {met.data} test images by class, {met.threat}, {how}", lines
+            lines.append(ClassResult(name, len(mine), clean_rate(mine), rate(robust[row["index"]] for row in mine)))
+        several = len(met.attacks) > 1
+        how = f"worst case of {len(met.attacks)} attacks" if several else met.attacks[0].header["label"]
+        title = f"{met.run}: {met.data} test images by class, {met.threat}, {how}"
+        yield f"{title}{mark(met.verified)}", lines
+
+
+def mark(verified: bool) -> str:
+    """What stands behind the name of rows without checksums; `UNVERIFIED` below the table explains it."""
+    return "" if verified else " *"
 
 
 def markdown(lines: list[Result]) -> str:
@@ -108,24 +132,29 @@ def markdown(lines: list[Result]) -> str:
     if measured:
         head = head.replace("\n", " median distance |\n") + "---:|"
     body = (
-        f"| {line.run} | {line.data} | {line.threat} | {line.attack} | {line.examples:,} | "
+        f"| {line.run} | {line.data} | {line.threat} | {line.attack}{mark(line.verified)} | {line.examples:,} | "
         f"{100 * line.clean.value:.2f} | {line.robust} |" + (f" {distance_words(line)} |" if measured else "")
         for line in lines
     )
-    return "\n".join([head, *body])
+    return "\n".join([head, *body, *note(all(line.verified for line in lines))])
 
 
-def certified_markdown(found: Iterable[Certified]) -> str:
+def certified_markdown(found: Sequence[Certified]) -> str:
     """Certified accuracies as they stand in the README, a line for each radius."""
     columns = "| network | data | sigma | n | images | l2 radius | covers | certified % |"
     head = f"{columns}\n|---|---|---:|---:|---:|---:|---|---:|"
     body = (
-        f"| {one.run} | {one.header['data']} | {one.header['sigma']:g} | {one.header['n']:,} | {len(one.rows):,} | "
-        f"{radius:.4g} | {threat} | {one.accuracy(radius)} |"
+        f"| {one.run}{mark(one.verified)} | {one.header['data']} | {one.header['sigma']:g} | {one.header['n']:,} | "
+        f"{len(one.rows):,} | {radius:.4g} | {threat} | {one.accuracy(radius)} |"
         for one in found
         for radius, threat in one.radii
     )
-    return "\n".join([head, *body])
+    return "\n".join([head, *body, *note(all(one.verified for one in found))])
+
+
+def note(verified: bool) -> list[str]:
+    """The line below a Markdown table in which something is marked."""
+    return [] if verified else ["", f"\\{UNVERIFIED}"]
 
 
 def distance_words(line: Result) -> str:

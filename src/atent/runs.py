@@ -3,6 +3,7 @@
 Files are written aside and renamed, so a reader (or a kill) never sees half of one.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -119,13 +120,25 @@ def alone(path: Path) -> Iterator[None]:
         yield
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.parent / f".{path.name}.lock"
-    with lock.open("w") as file:
+    with os.fdopen(_open_lock(path.parent / f".{path.name}.lock"), "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UserError(f"another process is writing {path}; wait for it, or give another --out") from None
         yield
+
+
+def _open_lock(lock: Path) -> int:
+    """Open or make an empty plain file; what else may be in its place stays as it is."""
+    refusal = UserError(f"{lock} is in the place of a lock, and no plain file; remove it")
+    if lock.is_symlink() or (lock.exists() and not lock.is_file()):
+        raise refusal
+    try:
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link made since
+            raise refusal from None
+        raise
 
 
 def write_aside(path: Path, content: bytes) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from atent.row_file import complain
 from atent.rows import Row
 from atent.runs import write_aside
 
@@ -39,9 +40,14 @@ def points_kept(rows_file: Path, first: int) -> bool:
     return rows_file.with_suffix(".npz").exists() or _part(rows_file, first).exists()
 
 
-def forget_points(rows_file: Path) -> None:
-    """Remove the points of rows that are gone."""
-    shutil.rmtree(_parts(rows_file), ignore_errors=True)
+def forget_points(rows_file: Path, done: int) -> None:
+    """Remove the points of rows that are gone: those after the first `done`, and files of all together."""
+    for part in _parts(rows_file).glob("*.npz"):
+        if int(part.stem) >= done:
+            part.unlink()
+    arrays_file = rows_file.with_suffix(".npz")
+    if arrays_file.exists():
+        complain(f"{arrays_file} and its .png are removed: they belong to rows that are computed again")
     for end in (".npz", ".png"):
         rows_file.with_suffix(end).unlink(missing_ok=True)
 

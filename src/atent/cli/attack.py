@@ -78,7 +78,7 @@ def attack(
     from atent.evaluate import attack_target
     from atent.machine import pick_device, prepare
     from atent.recipe import parse_setting
-    from atent.report import results
+    from atent.report import finished, result_lines
     from atent.suites import suite_attacks
     from atent.target import open_network, open_target
     from atent.threat import Threat
@@ -116,9 +116,10 @@ def attack(
         for ball in against
         for method in ([one] if suite is None else suite_attacks(suite, ball, few))
     ]
-    print_results(results(folder))
+    found = finished(folder)
+    print_results(result_lines(found))
     if classes:
-        print_classes([folder])
+        print_classes(found)
     print_costs(files, save_images)
     if checks or transfer or (checks is None and suite == "strong"):
         for ball in {ball.norm: ball for ball in sorted(against, key=lambda ball: ball.eps)}.values():

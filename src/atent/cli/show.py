@@ -17,8 +17,9 @@ def show(
     from atent.certify import certified
     from atent.console import print_certified, print_classes, print_results
     from atent.recipe import load_recipe, recipe_names
-    from atent.report import certified_markdown, results
+    from atent.report import certified_markdown, finished, result_lines
     from atent.report import markdown as to_markdown
+    from atent.row_file import leave_out
 
     is_recipe = targets[0] in recipe_names() or targets[0].endswith(".toml")
     if len(targets) == 1 and is_recipe and not Path(targets[0]).is_dir():
@@ -30,10 +31,14 @@ def show(
             raise UserError(f"{folder} is a recipe, and of {len(targets)} targets; a recipe is shown alone")
         if not folder.is_dir():
             raise unknown("run folder or recipe", folder, recipe_names())
-    lines = [line for folder in folders for line in results(folder)]
-    proven = [one for folder in folders for one in certified(folder)]
-    if not lines and not proven:
-        raise UserError(f"no finished attack in {', '.join(targets)}; atent attack makes one")
+    left_out: list[str] = []
+    found = [met for folder in folders for met in finished(folder, left_out.append)]
+    proven = [one for folder in folders for one in certified(folder, left_out.append)]
+    if not found and not proven:
+        raise UserError("; ".join(left_out) or f"no finished attack in {', '.join(targets)}; atent attack makes one")
+    for problem in left_out:
+        leave_out(problem)
+    lines = result_lines(found)
     if lines and markdown:
         print(to_markdown(lines))
     elif lines:
@@ -44,4 +49,4 @@ def show(
         for one in proven:
             print_certified(one)
     if classes:
-        print_classes(folders)
+        print_classes(found)
