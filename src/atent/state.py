@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, with_config
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
-from typing_extensions import TypedDict  # before Python 3.12 pydantic needs this one
+from typing_extensions import TypedDict
 
 from atent.defenses import Defense, Remembering
 from atent.errors import UserError
