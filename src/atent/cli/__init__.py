@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, TextIO
 
 import typer
 
@@ -83,9 +83,16 @@ def _doubts_in_a_line() -> Iterator[None]:
     with warnings.catch_warnings():
         show_other = warnings.showwarning
 
-        def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
             if not issubclass(category, ThreatWarning):
-                show_other(message, category, *place)
+                show_other(message, category, filename, lineno, file, line)
             elif str(message) not in told:
                 told.add(str(message))
                 print(f"warning: {message}", file=sys.stderr)
