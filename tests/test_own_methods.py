@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import atent
 from atent.attacks import Pgd
-from atent.defenses import PgdAt, Term, worst_point
+from atent.defenses import Defense, PgdAt, Term, worst_point
 from atent.defenses.cost import passes_per_image
 from atent.errors import UserError
 from atent.losses import cross_entropy, divergence
@@ -60,7 +60,7 @@ HANDED_BACK: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Any], str]] = {
         r"yielded a Term whose logits is .*; expected: a tensor of shape \(\d, classes\)",
     ),
     "no point": (
-        lambda x, y, logits: [term(x, y, logits)._replace(x_adv=None)],
+        lambda _, y, logits: [Term(cross_entropy(logits, y), logits, cast(Tensor, None))],
         "yielded a Term whose x_adv is None; expected",
     ),
     "a loss without a gradient": (
@@ -73,11 +73,11 @@ HANDED_BACK: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Any], str]] = {
 @pytest.mark.parametrize("handed", HANDED_BACK)
 def test_what_is_no_term_gets_one_sentence(handed: str) -> None:
     answer, sentence = HANDED_BACK[handed]
-    model, (x, y) = small_network(), small_batch()
+    model, (x, y), mine = small_network(), small_batch(), cast(Defense, Mine(answer))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for use in (
-        lambda: train_step(model, optimizer, Mine(answer), x, y, THREATS[0], generator()),
-        lambda: passes_per_image(Mine(answer), THREATS[0]),
+        lambda: train_step(model, optimizer, mine, x, y, THREATS[0], generator()),
+        lambda: passes_per_image(mine, THREATS[0]),
     ):
         with pytest.raises(UserError, match=f"^the defense Mine {sentence}") as caught:
             use()
