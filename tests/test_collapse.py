@@ -86,6 +86,7 @@ class SuddenlyStrong:
         return x if self.calls <= 2 else torch.zeros_like(x)
 
 
+@pytest.mark.filterwarnings("ignore::atent.errors.ThreatWarning")  # the whole box on purpose
 @pytest.mark.parametrize(("choose", "epochs"), [("robust", 3), ("clean", 5)])
 def test_a_training_that_collapses_stops_and_says_so(
     choose: str, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

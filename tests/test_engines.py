@@ -86,6 +86,7 @@ def test_a_linear_network_falls_within_its_distance_and_not_before(settings: dic
     assert broken == [True, False]
 
 
+@pytest.mark.filterwarnings("ignore::atent.errors.ThreatWarning")  # the whole box on purpose
 def test_a_minimal_engine_is_judged_by_its_distance_in_the_threats_norm() -> None:
     images = stand_in(Shape((1, 6, 6), 3), 20)
     attack = make_attack(MINIMAL[0])
@@ -187,3 +188,20 @@ def test_a_missing_library_says_how_to_install_it(
 def test_the_seed_is_the_generators() -> None:
     with seeded(generator(1)) as first, seeded(generator(1)) as again, seeded(generator(2)) as other:
         assert first == again != other
+
+
+@engines
+def test_wrong_input_gets_one_sentence(settings: dict[str, Any]) -> None:
+    attack: Any = make_attack(settings)
+    model = small_network()
+    x, y = right_batch(model)
+    for call in (attack, getattr(attack, "nearest", attack)):
+        for images, labels, threat, sentence in (
+            (2 * x - 1, y, "l2:0.5", r"allowed: pixels in \[0, 1\]; standardize"),
+            (x, y + 3, "l2:0.5", "for a network of 3 classes"),
+            (x[:, 0], y, "l2:0.5", "channels"),
+            (x, y, "l3:0.5", "allowed: linf, l2"),
+        ):
+            with pytest.raises(UserError, match=sentence) as caught:
+                call(model, images, labels, threat, generator())
+            assert "\n" not in str(caught.value)

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,13 +49,16 @@ def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         smoke = "--examples 3" if "--suite" in words else SMOKE.get(kind, "")
         extra = smoke + (" --data mnist-small --threads 1" if kind in SMOKE else "")
         assert atent(*shlex.split(f"{words} {extra}")[1:]) == 0, command
+    names: dict[str, torch.Tensor] = {}
+    exec(blocks("python")[1], names)  # opens what the commands trained
+    assert 0 <= names["accuracy"] <= 1
 
 
 def test_the_three_commands_for_own_data_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    (network,) = blocks("python", page)
+    network, use = blocks("python", page)
     Path("my_nets.py").write_text(network, encoding="utf-8")
     own_folder(Path("clothes"))
     own_folder(Path("tops"), classes=2)
@@ -64,6 +68,11 @@ def test_the_three_commands_for_own_data_run(tmp_path: Path, monkeypatch: pytest
         extra = "--set steps=2" if "attack" in command else "--set epochs=1 --set defense.steps=2"
         assert atent(*shlex.split(f"{command} {extra} --threads 1")[1:]) == 0, command
     assert (tmp_path / "runs" / "tops" / "best.safetensors").exists()
+    names: dict[str, Any] = {}
+    exec(use, names)
+    assert set(names["names"]) <= set(names["target"].images.classes)
+    assert not names["target"].network.training
+    assert 0 < (names["x_adv"] - names["x"]).abs().max() <= 8 / 255 + 1e-6
 
 
 def test_python_block_trains() -> None:
@@ -77,20 +86,28 @@ def test_python_block_trains() -> None:
         "generator": torch.Generator().manual_seed(0),
     }
     before = torch.nn.functional.cross_entropy(model(x), y)
-    (block,) = blocks("python")
-    exec(block, names)
+    exec(blocks("python")[0], names)
     assert torch.nn.functional.cross_entropy(model(x), y) < before
 
 
-def test_the_docs_own_defense_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("block", "name", "field", "value"), [(0, "UniformNoise", "start", "corner"), (1, "Pairing", "weight", 0.25)]
+)
+def test_the_docs_own_defenses_train(
+    block: int, name: str, field: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From a file in the working folder, named with a colon, as docs/extend.md says."""
-    (block,) = blocks("python", (ROOT / "docs" / "extend.md").read_text(encoding="utf-8"))
-    (tmp_path / "mine.py").write_text(block, encoding="utf-8")
+    found = blocks("python", (ROOT / "docs" / "extend.md").read_text(encoding="utf-8"))
+    module = f"my_{name.lower()}"
+    (tmp_path / f"{module}.py").write_text(found[block], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    changes = ["defense.name=mine:UniformNoise", "defense.start=corner", "epochs=1", "validation=5900"]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    changes = [f"defense.name={module}:{name}", f"defense.{field}={value}", "epochs=1", "validation=5900"]
     command = ["train", "demo", "--out", "run", "--threads", "1", *(f"--set={change}" for change in changes)]
     assert atent(*command, "--set=monitor_examples=9", "--set=monitor.steps=2") == 0
-    assert '"start": "corner"' in (tmp_path / "run" / "recipe.json").read_text(encoding="utf-8")
+    recipe = json.loads((tmp_path / "run" / "recipe.json").read_text(encoding="utf-8"))
+    assert recipe["defense"][field] == value
+    assert len(found) == 2
 
 
 def test_set_up_and_test_commands_are_the_makefiles() -> None:

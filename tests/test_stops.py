@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from atent.cli import main
+from atent.defenses import Term
 from atent.errors import Interrupted, UserError
 from atent.pictures import Files
 from atent.runs import Run, load_tensors, save_tensors
@@ -179,10 +179,16 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(
     fit(tiny(epochs=2), tmp_path / "good", how=QUIET)
     step, steps = train_step, 0
 
-    def spoiled(model: Any, optimizer: Any, defense: Any, x: Tensor, *rest: Any) -> Any:
+    def spoiled(model: Any, optimizer: Any, defense: Any, *rest: Any) -> Any:
         nonlocal steps
         steps += 1
-        return step(model, optimizer, defense, x * (math.nan if steps == 6 else 1), *rest)
+        factor = math.nan if steps == 6 else 1.0
+
+        def spoil(model: Any, x: Any, y: Any, threat: Any, generator: Any) -> Iterator[Term]:
+            for term in defense(model, x, y, threat, generator):
+                yield term._replace(loss=factor * term.loss)
+
+        return step(model, optimizer, spoil, *rest)
 
     monkeypatch.setattr("atent.train.train_step", spoiled)
     with pytest.raises(UserError, match=r"epoch 2, batch 1 is not finite.*last\.safetensors"):

@@ -1,4 +1,6 @@
 import math
+import warnings
+from pathlib import Path
 from typing import Literal, get_args
 
 import pytest
@@ -7,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from atent.errors import UserError
+from atent.checks import Sample, check_attacks
+from atent.errors import ThreatWarning, UserError
 from atent.evaluate import check_points
 from atent.fields import Start
+from atent.recipe import RECIPES
 from atent.threat import TOLERANCE, Threat
-from toys import THREATS, UNBOXED, generator
+from test_cli import atent
+from toys import THREATS, UNBOXED, generator, linear
 
 norms = st.sampled_from(["linf", "l2"])
 radii = st.floats(0, 10, allow_nan=False)
@@ -19,6 +24,7 @@ seeds = st.integers(0, 2**31)
 scales = st.sampled_from([0.0, 1e-20, 1e-3, 1.0, 1e3, 1e20])
 
 
+@pytest.mark.filterwarnings("ignore::atent.errors.ThreatWarning")
 @settings(max_examples=200, deadline=None)
 @given(norm=norms, eps=radii, seed=seeds, scale=scales)
 def test_projection_lands_inside_and_leaves_inside_points_alone(norm: str, eps: float, seed: int, scale: float) -> None:
@@ -30,6 +36,7 @@ def test_projection_lands_inside_and_leaves_inside_points_alone(norm: str, eps: 
     torch.testing.assert_close(threat.project(inside, x), inside, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.filterwarnings("ignore::atent.errors.ThreatWarning")
 @settings(max_examples=100, deadline=None)
 @given(norm=norms, eps=radii, seed=seeds, start=st.sampled_from(get_args(Start)))
 def test_every_start_is_inside(norm: str, eps: float, seed: int, start: Start) -> None:
@@ -114,6 +121,64 @@ def test_parse_refuses(text: str) -> None:
 
 def test_size_is_the_norm() -> None:
     delta = torch.tensor([[3.0, -4.0], [0.0, 1.0]])
-    assert Threat("linf", 1).size(delta).tolist() == [4.0, 1.0]
-    assert Threat("l2", 1).size(delta).tolist() == [5.0, 1.0]
+    assert Threat("linf", 0.5).size(delta).tolist() == [4.0, 1.0]
+    assert Threat("l2", 0.5).size(delta).tolist() == [5.0, 1.0]
     assert math.isclose(Threat("l2", 0.5).scaled(0.5).eps, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("linf:8", "linf:8/255"), ("linf:1", "linf:1/255"), ("l2:128", "l2:128/255")]
+)
+def test_a_vast_radius_is_doubted(text: str, meant: str) -> None:
+    with pytest.warns(ThreatWarning, match=f"threat {text}: .* is {meant} meant") as told:
+        threat = Threat.parse(text)
+    assert len(told) == 1
+    with pytest.warns(ThreatWarning, match=meant) as told:
+        assert Threat(threat.norm, threat.eps) == threat
+    assert [warning.filename for warning in told] == [__file__]
+
+
+@pytest.mark.parametrize("text", ["linf:0.99", "linf:8/255", "l2:128/255", "l2:5", "l2:10", "linf:0"])
+def test_a_usual_radius_is_not_doubted(text: str) -> None:
+    Threat.parse(text)  # a warning would be an error
+
+
+def test_pixels_up_to_255_have_radii_to_match() -> None:
+    Threat("linf", 8, (0.0, 255.0))
+    Threat("l2", 128, (0.0, 255.0))
+    with pytest.warns(ThreatWarning, match=r"\[0, 255\]"):
+        Threat("linf", 255, (0.0, 255.0))
+
+
+def test_what_we_make_of_a_threat_is_not_doubted() -> None:
+    x = torch.rand(3, 3, 32, 32, generator=generator())
+    with pytest.warns(ThreatWarning):
+        vast = Threat.parse("linf:8")
+    for threat in (vast, Threat("linf", 0.3)):
+        made = [threat.unboxed(), threat.scaled(4), threat.with_radius(20), threat.with_radii(torch.full((3,), 2.0), x)]
+        assert [one.eps for one in made] == [threat.eps, 4 * threat.eps, 20, 2]
+        assert {one.norm for one in made} == {"linf"}
+        assert [one.box == threat.box for one in made] == [False, True, True, True]
+    assert vast == Threat.parse(vast)
+    model = linear(torch.randn(3, 3 * 32 * 32, generator=generator()))
+    sample = Sample(model, x, model(x).argmax(1), Threat("l2", 0.5), seed=0)
+    list(check_attacks(sample))  # at a radius of half the box's diagonal, 27.7
+
+
+def test_a_doubt_is_told_once_in_a_line_by_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = (RECIPES / "demo.toml").read_text(encoding="utf-8")
+    (tmp_path / "vast.toml").write_text(recipe.replace("linf:0.3", "linf:8"), encoding="utf-8")
+    for _ in range(2):
+        assert atent("show", tmp_path / "vast.toml") == 0
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("warning: threat linf:8: ")
+    assert atent("show", "demo") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_doubt_is_told_once_in_python() -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            Threat.parse("linf:9")
+    assert len(told) == 1

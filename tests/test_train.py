@@ -36,7 +36,7 @@ def test_a_defense_without_terms_is_refused() -> None:
     idle: Any = Idle()
     model, (x, y) = small_network(), small_batch()
     optimizer = torch.optim.SGD(model.parameters())
-    with pytest.raises(UserError, match="no loss term"):
+    with pytest.raises(UserError, match="the defense Idle yielded nothing"):
         train_step(model, optimizer, idle, x, y, THREATS[0], generator())
 
 

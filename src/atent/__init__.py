@@ -31,10 +31,19 @@ if TYPE_CHECKING:
     from atent.defenses import Standard as Standard
     from atent.defenses import Term as Term
     from atent.defenses import Trades as Trades
+    from atent.defenses import worst_point as worst_point
     from atent.entropy_sgd import EntropySGD as EntropySGD
+    from atent.errors import ThreatWarning as ThreatWarning
     from atent.images import Images as Images
+    from atent.losses import boosted_cross_entropy as boosted_cross_entropy
+    from atent.losses import cross_entropy as cross_entropy
+    from atent.losses import divergence as divergence
+    from atent.losses import dlr as dlr
+    from atent.losses import margin as margin
+    from atent.losses import soft_margin as soft_margin
     from atent.models import MODELS as MODELS
     from atent.models import Shape as Shape
+    from atent.models import Standardize as Standardize
     from atent.recipe import load_recipe as load_recipe
     from atent.smoothing import Smoothed as Smoothed
     from atent.target import open_target as open_target
@@ -57,9 +66,23 @@ _HOMES = {
         "SmoothPgd",
     ),
     "certificate": ("Smoothing",),
-    "defenses": ("DEFENSES", "Atent", "Defense", "Fast", "Mart", "Mma", "PgdAt", "Standard", "Term", "Trades"),
+    "defenses": (
+        "DEFENSES",
+        "Atent",
+        "Defense",
+        "Fast",
+        "Mart",
+        "Mma",
+        "PgdAt",
+        "Standard",
+        "Term",
+        "Trades",
+        "worst_point",
+    ),
     "entropy_sgd": ("EntropySGD",),
-    "models": ("MODELS", "Shape"),
+    "errors": ("ThreatWarning",),
+    "losses": ("boosted_cross_entropy", "cross_entropy", "divergence", "dlr", "margin", "soft_margin"),
+    "models": ("MODELS", "Shape", "Standardize"),
     "recipe": ("load_recipe",),
     "images": ("Images",),
     "smoothing": ("Smoothed",),

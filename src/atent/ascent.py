@@ -14,6 +14,7 @@ from torch import Tensor
 
 from atent.errors import UserError, unknown
 from atent.fields import Direction, Projection, Pull, Start
+from atent.inputs import check_images
 from atent.threat import Threat, over_pixels
 
 Objective = Callable[[Tensor], Tensor]
@@ -24,7 +25,7 @@ Radius = TypeVar("Radius", float, float | Tensor)
 def ascend(
     objective: Objective,
     x: Tensor,
-    threat: Threat,
+    threat: Threat | str,
     *,
     steps: int,
     step: float | None = None,
@@ -53,6 +54,7 @@ def ascend(
     for name, value, allowed in (("project", project, Projection), ("direction", direction, Direction)):
         if value not in get_args(allowed):
             raise unknown(name, value, get_args(allowed))
+    threat = check_images(x, threat)
     size = step_size(threat.radius, steps, step, reach)
     pulled = auto_pull(threat.eps, steps, step_size(threat.eps, steps, step, reach)) if pull == "auto" else pull
     point = threat.sample(x, generator, start)

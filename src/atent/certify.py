@@ -97,10 +97,10 @@ def right(row: CertifiedRow) -> bool:
     return row["prediction"] == row["label"]
 
 
-def named_radii(radii: Sequence[float], threats: Sequence[Threat], pixels: int | None) -> list[tuple[float, str]]:
+def named_radii(radii: Sequence[float], threats: Sequence[Threat | str], pixels: int | None) -> list[tuple[float, str]]:
     """Each radius of interest, with the threat that it covers, in order; a linf ball is covered by an l2 one."""
     found = [(float(radius), "") for radius in radii]
-    found += [(l2_radius(threat, pixels), str(threat)) for threat in threats]
+    found += [(l2_radius(threat, pixels), str(threat)) for threat in map(Threat.parse, threats)]
     return sorted(dict.fromkeys(found))
 
 

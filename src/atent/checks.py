@@ -46,7 +46,7 @@ class Sample:
 def check_network(
     model: nn.Module,
     images: Images,
-    threat: Threat,
+    threat: Threat | str,
     *,
     other: nn.Module | None = None,
     seed: int = 0,
@@ -57,6 +57,7 @@ def check_network(
     It costs some 80 gradients and 300 forward passes an image. With an `other` network, points made on that one are
     tried, too: 40 gradients of it and 40 forward passes more.
     """
+    threat = Threat.parse(threat)
     x, y = images.batch(slice(EXAMPLES), device)
     with borrowed(model):
         right = predict(model, x) == y
@@ -162,8 +163,8 @@ def check_attacks(sample: Sample) -> Iterator[str]:
 
 def _everything(sample: Sample) -> Threat:
     """The smallest threat of the same norm that holds the grey image around every image."""
-    norm = sample.threat.norm
-    return Threat(norm, 0.5 if norm == "linf" else 0.5 * math.sqrt(sample.x[0].numel()))
+    radius = 0.5 if sample.threat.norm == "linf" else 0.5 * math.sqrt(sample.x[0].numel())
+    return sample.threat.with_radius(radius)
 
 
 def transfer(sample: Sample, other: nn.Module, among: Tensor) -> Tensor:
@@ -176,6 +177,8 @@ def transfer(sample: Sample, other: nn.Module, among: Tensor) -> Tensor:
     with borrowed(other):
         for loss in (cross_entropy, margin):
             k = left.nonzero()[:, 0]
+            if len(k) == 0:
+                break
             objective = partial(_loss_on, other, loss, sample.y[k])
             for point in ascend(objective, sample.x[k], sample.threat, steps=20, generator=generator):
                 left[k] &= predict(sample.model, point) == sample.y[k]

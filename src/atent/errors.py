@@ -1,4 +1,4 @@
-"""What ends a command early: a user's mistake, told in one line with exit code 2, or a user's wish."""
+"""What ends a command early: a user's mistake, told in one line with exit code 2, or a user's wish. And a doubt."""
 
 import signal
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class UserError(ValueError):
     """What was given, what is allowed, and where: one line, no traceback."""
+
+
+class ThreatWarning(UserWarning):
+    """A radius so large that another unit of it was probably meant."""
 
 
 class Interrupted(Exception):  # noqa: N818 (nothing went wrong)

@@ -40,7 +40,7 @@ def attack_images(
     model: nn.Module,
     images: Images,
     attack: Attack,
-    threat: Threat,
+    threat: Threat | str,
     *,
     seed: int = 0,
     batch: int = 250,
@@ -56,7 +56,7 @@ def attack_batch(
     images: Images,
     part: slice,
     attack: Attack,
-    threat: Threat,
+    threat: Threat | str,
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -66,6 +66,7 @@ def attack_batch(
     An attack with a method `nearest` is judged by that point: robust unless it is within the threat's radius. One with
     a method `judged` says which network, made of this one, it attacks and is judged by.
     """
+    threat = Threat.parse(threat)
     x, y = images.batch(part, device)
     generator = derive(seed, "attack", part.start, device=device)
     nearest = getattr(attack, "nearest", None)
@@ -116,7 +117,7 @@ def attack_target(
     target: Target,
     attack: Attack,
     settings: Mapping[str, Any],
-    threat: Threat,
+    threat: Threat | str,
     folder: Path,
     *,
     seed: int = 0,
@@ -129,6 +130,7 @@ def attack_target(
     `settings` is the table {"name": ..., field: value} that the attack was made of. With `save_images` the points are
     kept too, a file per batch until all are there; batches that have rows but no points are attacked once more.
     """
+    threat = Threat.parse(threat)
     header = make_header(target, attack, settings, threat, seed=seed, batch=batch)
     file = RowFile.of(ATTACK, folder, header)
     path, total = file.path, len(target.images)

@@ -6,8 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from atent.defenses import Defense
-from atent.errors import UserError
+from atent.defenses import Defense, terms
 from atent.losses import cross_entropy
 from atent.threat import Threat
 from atent.weights import set_training
@@ -35,7 +34,7 @@ def train_step(
     defense: Defense,
     x: Tensor,
     y: Tensor,
-    threat: Threat,
+    threat: Threat | str,
     generator: torch.Generator,
 ) -> Step:
     """One step on one batch; each loss term is back-propagated as it comes, so only one graph is alive.
@@ -43,6 +42,7 @@ def train_step(
     An optimizer that asks for several gradients (Entropy-SGD) gets them, the defense searching anew each time. Where
     the loss or its gradient is not finite, `NotFiniteError` is raised and the weights are as before.
     """
+    threat = Threat.parse(threat)
     set_training(model)
     total, first, term = 0.0, None, None  # of the gradient asked for last
 
@@ -50,13 +50,11 @@ def train_step(
         nonlocal total, first, term
         optimizer.zero_grad()
         total, first = 0.0, None
-        for term in defense(model, x, y, threat, generator):
+        for term in terms(defense, model, x, y, threat, generator):
             loss = term.loss.mean()
             loss.backward()
             total += float(loss.detach())
             first = term.logits.detach() if first is None else first
-        if term is None:
-            raise UserError(f"the defense {defense} yielded no loss term")
         norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
         if not (math.isfinite(total) and torch.stack(norms).isfinite().all()):
             raise NotFiniteError

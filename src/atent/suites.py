@@ -39,10 +39,11 @@ SUITES: dict[str, dict[str, list[Settings]]] = {
 PAPER_STEPS = ((0.3, 0.01), (0.031, 0.003), (8 / 255, 0.003))
 
 
-def suite_attacks(name: str, threat: Threat, classes: int | None = None) -> list[Settings]:
+def suite_attacks(name: str, threat: Threat | str, classes: int | None = None) -> list[Settings]:
     """The settings of a suite's attacks for a threat, without those that so few classes do not define."""
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
+    threat = Threat.parse(threat)
     attacks = SUITES[name][threat.norm]
     if classes is not None and classes < 3:
         attacks = [settings for settings in attacks if settings.get("loss") != "dlr"]

@@ -71,7 +71,7 @@ def open_network(
     Another `package.module:function` that only the file names is refused, unless `trust` says otherwise.
     """
     if _is_function(name):
-        return build_model(str(name), shape).to(device)
+        return build_model(str(name), shape).to(device).eval()
     weights, recipe = _find_weights(Path(name))
     if recipe and recipe.model != model:
         _check_trusted(recipe.model, Path(name), trust, "give a package.module:function that makes it with its weights")
@@ -112,7 +112,8 @@ def _load_network(
             Standardize([0.0] * channels, [1.0] * channels), network
         )  # the weights hold its numbers
     digest = load_weights(network, weights)
-    return network.to(device=device, memory_format=torch.channels_last), digest  # type: ignore[call-overload]
+    network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.eval(), digest
 
 
 def _open_function(
@@ -131,7 +132,7 @@ def _open_function(
         raise UserError(f"{name} does not say its data, so --data must be given")
     found = open_data(data, data_dir, resize=resize)
     images = _first(found.images("test"), examples)
-    network = build_model(name, images.shape).to(device)
+    network = build_model(name, images.shape).to(device).eval()
     digest = weights_hash(network)
     folder = Path("runs") / f"{name.partition(':')[2]}-{digest[:6]}"
     return Target(network, digest, name, images, data, None, folder, found.digest)

@@ -1,18 +1,24 @@
 """How much an adversary may change an image: a norm ball around it, cut by the pixel box."""
 
 import math
-from dataclasses import dataclass, replace
+import warnings
+from copy import copy
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, get_args
+from numbers import Real
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
-from atent.errors import UserError, unknown
+from atent.errors import ThreatWarning, UserError, unknown
 from atent.fields import Start
 
 NORMS = ("linf", "l2")
 TOLERANCE = 1e-6  # rounding of float32 pixels near 1 is 6e-8
+# In widths of the box. linf: every image is within reach. l2: every image of 28 x 28 pixels can be made the same grey;
+# radii in use are below 5, while 36/255 or 128/255 without their divisor are beyond it.
+VAST = {"linf": 1.0, "l2": 14.0}
 
 
 @dataclass(frozen=True)
@@ -26,12 +32,24 @@ class Threat:
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
             raise UserError(f"threat norm {self.norm!r}; allowed: {', '.join(NORMS)}")
-        if not (math.isfinite(self.eps) and self.eps >= 0):
-            raise UserError(f"threat eps {self.eps}; allowed: a finite number >= 0")
+        if not (isinstance(self.eps, Real) and math.isfinite(self.eps) and self.eps >= 0):
+            raise UserError(f"threat eps {self.eps!r}; allowed: a finite number >= 0")
+        low, high = self.box
+        if self.eps >= VAST[self.norm] * (high - low):
+            warnings.warn(
+                f"threat {self}: with pixels in [{low:g}, {high:g}] little of an image is left at this radius; "
+                f"is {self}/255 meant?",
+                ThreatWarning,
+                stacklevel=3,
+            )
 
     @classmethod
-    def parse(cls, text: str) -> "Threat":
-        """Read `linf:0.3`, `linf:8/255`, `l2:0.5`."""
+    def parse(cls, text: "str | Threat") -> "Threat":
+        """Read `linf:0.3`, `linf:8/255`, `l2:0.5`; a threat is returned as it is."""
+        if isinstance(text, Threat):
+            return text
+        if not isinstance(text, str):
+            raise UserError(f"threat {text!r}; allowed: a Threat, or text such as 'linf:8/255' or 'l2:0.5'")
         norm, _, radius = text.partition(":")
         try:
             eps = float(Fraction(radius.strip())) if "/" in radius else float(radius)
@@ -46,15 +64,25 @@ class Threat:
 
     def scaled(self, factor: float) -> "Threat":
         """The same threat with `factor` times the radius (eps warm-up)."""
-        return Threat(self.norm, self.eps * factor, self.box)
+        return self.with_radius(self.eps * factor)
 
     def unboxed(self) -> "Threat":
         """The same ball, not cut by the pixel box: noisy images leave it."""
-        return replace(self, box=(float("-inf"), float("inf")))
+        return self._changed(box=(float("-inf"), float("inf")))
+
+    def with_radius(self, eps: float) -> "Threat":
+        """The same norm and box, another radius."""
+        return self._changed(eps=eps)
 
     def with_radii(self, radii: Tensor, x: Tensor) -> "OwnRadii":
         """The same norm and box, a radius for each example of x; `radii` has shape (n,)."""
         return OwnRadii(self.norm, float(radii.max()), self.box, radii=over_pixels(radii, x))
+
+    def _changed(self, **fields: Any) -> Self:
+        """A copy that nobody is warned of: the user has been, of the threat that it is made of."""
+        changed = copy(self)
+        vars(changed).update(fields)
+        return changed
 
     @property
     def radius(self) -> float | Tensor:
@@ -144,6 +172,9 @@ class OwnRadii(Threat):
     """A threat with a radius of its own for each example, shaped to broadcast over it; `eps` is the largest."""
 
     radii: Tensor
+
+    def __post_init__(self) -> None:
+        """Made of a threat that was checked."""
 
     @property
     def radius(self) -> Tensor:

@@ -35,7 +35,9 @@ class AtentChain:
         times = f"x{self.restarts}" if self.restarts > 1 else ""
         return named(f"ATENT-{self.steps}{times}", self, said=("steps", "restarts"))
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+    ) -> Tensor:
         def search(objective: Objective, x: Tensor) -> Points:
             return ascend(
                 objective,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from atent.attacks.engines import Opaque, import_library, lent
 from atent.attacks.protocol import named
 from atent.fields import Count, method
+from atent.inputs import checked
 from atent.threat import Threat
 
 VERSIONS = {
@@ -44,17 +45,20 @@ class AutoAttack:
     def label(self) -> str:
         return named("AutoAttack", self, said=())
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
-        if threat.eps == 0:
-            return x.clone()
-        points = x.clone()
-        with lent(model, "autoattack", generator) as seed, _silenced():
-            with torch.no_grad():
-                logits = model(x)
-            right = logits.argmax(1) == y
-            if right.any():
-                points[right] = self._search(model, x[right], y[right], threat, logits.shape[1], seed).to(x)
-        return points
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+    ) -> Tensor:
+        with checked(model, x, y, threat) as threat:
+            if threat.eps == 0:
+                return x.clone()
+            points = x.clone()
+            with lent(model, "autoattack", generator) as seed, _silenced():
+                with torch.no_grad():
+                    logits = model(x)
+                right = logits.argmax(1) == y
+                if right.any():
+                    points[right] = self._search(model, x[right], y[right], threat, logits.shape[1], seed).to(x)
+            return points
 
     def _search(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, classes: int, seed: int) -> Tensor:
         library = import_library("pyautoattack", "pyautoattack")

@@ -8,6 +8,7 @@ from atent.attacks.descent import descend
 from atent.attacks.protocol import named, nearest_within, only_norm, pull_back, still_right
 from atent.borrow import borrowed
 from atent.fields import Count, Scale, Size, method
+from atent.inputs import checked
 from atent.losses import margin
 from atent.threat import Threat, over_pixels
 
@@ -36,13 +37,17 @@ class CwL2:
     def label(self) -> str:
         return named("CW-l2", self)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+    ) -> Tensor:
         return nearest_within(self, model, x, y, threat, generator)
 
-    def nearest(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
-        only_norm("l2", threat, "cw-l2")
-        found = x.clone()
-        with borrowed(model):
+    def nearest(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+    ) -> Tensor:
+        with checked(model, x, y, threat) as threat, borrowed(model):
+            only_norm("l2", threat, "cw-l2")
+            found = x.clone()
             left = still_right(model, x, y).nonzero().squeeze(1)
             if len(left) == 0:
                 return found

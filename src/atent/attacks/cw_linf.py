@@ -7,6 +7,7 @@ from atent.attacks.descent import descend
 from atent.attacks.protocol import named, nearest_within, only_norm, still_right
 from atent.borrow import borrowed
 from atent.fields import Count, Fraction, Size, method
+from atent.inputs import checked
 from atent.losses import margin
 from atent.threat import Threat, over_pixels
 
@@ -34,13 +35,22 @@ class CwLinf:
     def label(self) -> str:
         return named("CW-linf", self)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+    ) -> Tensor:
         return nearest_within(self, model, x, y, threat, generator)
 
-    def nearest(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        only_norm("linf", threat, "cw-linf")
-        found = x.clone()
-        with borrowed(model):
+    def nearest(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        threat: Threat | str,
+        generator: torch.Generator,  # noqa: ARG002
+    ) -> Tensor:
+        with checked(model, x, y, threat) as threat, borrowed(model):
+            only_norm("linf", threat, "cw-linf")
+            found = x.clone()
             left = still_right(model, x, y).nonzero().squeeze(1)
             failed = torch.zeros(len(x), device=x.device)
             reached = torch.full_like(failed, threat.box[1] - threat.box[0])

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from atent.attacks.protocol import named, nearest_within, pull_back, still_right
 from atent.borrow import borrowed
 from atent.fields import Count, Scale, method
+from atent.inputs import checked
 from atent.threat import Threat, over_pixels
 
 
@@ -29,12 +30,21 @@ class DeepFool:
     def label(self) -> str:
         return named("DeepFool", self)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+    ) -> Tensor:
         return nearest_within(self, model, x, y, threat, generator)
 
-    def nearest(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        found = x.clone()
-        with borrowed(model):
+    def nearest(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        threat: Threat | str,
+        generator: torch.Generator,  # noqa: ARG002
+    ) -> Tensor:
+        with checked(model, x, y, threat) as threat, borrowed(model):
+            found = x.clone()
             left = still_right(model, x, y).nonzero().squeeze(1)
             point = x[left]
             for _ in range(self.steps):

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from atent.borrow import borrowed
 from atent.errors import UserError, unknown
+from atent.inputs import checked
 from atent.threat import Threat, over_pixels
 
 LIBRARIES = {"foolbox": "foolbox", "art": "adversarial-robustness-toolbox"}
@@ -46,12 +47,15 @@ class Engine:
         chosen = ", ".join(f"{key} {value}" for key, value in self.given.items())
         return f"{name} ({chosen})" if chosen else name
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
-        if threat.eps == 0:
-            return x.clone()
-        points = self.points(model, x, y, threat, generator)
-        _, near, _ = threat.measure(points, x)
-        return torch.where(over_pixels(near.to(x.device), x), points, x)
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+    ) -> Tensor:
+        with checked(model, x, y, threat) as threat:
+            if threat.eps == 0:
+                return x.clone()
+            points = self.points(model, x, y, threat, generator)
+            _, near, _ = threat.measure(points, x)
+            return torch.where(over_pixels(near.to(x.device), x), points, x)
 
     def points(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         """What the library returns for the images that are right; the others as they are."""
@@ -68,8 +72,11 @@ class Engine:
 class MinimalEngine(Engine):
     """An attack of another library that looks for the nearest misclassified point, whatever the radius."""
 
-    def nearest(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
-        return self.points(model, x, y, threat, generator)
+    def nearest(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+    ) -> Tensor:
+        with checked(model, x, y, threat) as threat:
+            return self.points(model, x, y, threat, generator)
 
 
 @contextmanager

@@ -26,7 +26,9 @@ class Fgsm:
     def label(self) -> str:
         return named("FGSM", self)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+    ) -> Tensor:
         def search(objective: Objective, x: Tensor) -> Points:
             return ascend(objective, x, threat, steps=1, reach=1, start="center", generator=generator)
 

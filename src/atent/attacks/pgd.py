@@ -19,6 +19,9 @@ class Pgd:
     Madry et al. 2018, https://arxiv.org/abs/1706.06083. PGD-N in our tables: 2.5 eps / N a step, one uniform start,
     cross-entropy, network in eval mode; PGD-NxR: an example is robust only if all R restarts fail on it.
     Differs from the authors' code in: an example is done at the first misclassified point of its path.
+
+    An attack, not the inner search of a training: misclassified images come back as they are, and no point is climbed
+    further than it must be. A defense searches with `worst_point`.
     """
 
     steps: Count = 40
@@ -33,7 +36,9 @@ class Pgd:
         times = f"x{self.restarts}" if self.restarts > 1 else ""
         return named(f"PGD-{self.steps}{times}", self, said=("steps", "restarts"))
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+    ) -> Tensor:
         def search(objective: Objective, x: Tensor) -> Points:
             return ascend(
                 objective,

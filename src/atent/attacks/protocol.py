@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from atent.ascent import Objective, Points
 from atent.borrow import borrowed
 from atent.errors import UserError
+from atent.inputs import checked
 from atent.losses import Loss, margin
 from atent.passes import answers, repeats_itself
 from atent.threat import Threat, over_pixels
@@ -53,15 +54,15 @@ def named(short: str, attack: "DataclassInstance", said: tuple[str, ...] = ()) -
 
 
 def until_broken(
-    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, *, loss: Loss, restarts: int, search: Search
+    model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, *, loss: Loss, restarts: int, search: Search
 ) -> Tensor:
     """Repeat `search` on the examples that are still right; an example is robust only if every restart fails.
 
     Examples that are wrong from the start come back as they are: an attack cannot repair them. On a random network,
     where a single answer says little, every example is attacked to the end of each path.
     """
-    x_adv = x.clone()
-    with borrowed(model):
+    with checked(model, x, y, threat) as threat, borrowed(model):
+        x_adv = x.clone()
         logits = answers(model, x)
         steady = repeats_itself(model, x, logits)
         left = ((logits.argmax(1) == y) | (not steady)).nonzero().squeeze(1)
@@ -109,9 +110,10 @@ def climb(
 
 
 def nearest_within(
-    attack: MinimalAttack, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+    attack: MinimalAttack, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
 ) -> Tensor:
     """The nearest misclassified point where it lies inside the threat, else x."""
+    threat = Threat.parse(threat)
     found = attack.nearest(model, x, y, threat, generator)
     return torch.where(over_pixels(within(threat, found, x), x), found, x)
 

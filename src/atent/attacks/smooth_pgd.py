@@ -7,6 +7,7 @@ from atent.ascent import ascend, last
 from atent.attacks.protocol import named, still_right
 from atent.borrow import borrowed
 from atent.fields import Count, Size, Start, method
+from atent.inputs import checked
 from atent.losses import cross_entropy
 from atent.smoothing import Smoothed, log_mean, noisy_copies, normal_noise
 from atent.threat import Threat
@@ -41,10 +42,12 @@ class SmoothPgd:
         """The network that is attacked: the smoothed one."""
         return model if isinstance(model, Smoothed) else Smoothed(model, self.sigma, self.draws)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+    def __call__(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+    ) -> Tensor:
         smoothed = self.judged(model)
-        x_adv = x.clone()
-        with borrowed(smoothed):
+        with checked(model, x, y, threat) as threat, borrowed(smoothed):
+            x_adv = x.clone()
             right = still_right(smoothed, x, y)
             if right.any():
                 x, y = x[right], y[right]

@@ -4,13 +4,16 @@ Heavy imports wait until a command needs them: `atent --help` answers at once.
 """
 
 import sys
-from typing import Annotated
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, TextIO
 
 import typer
 
 from atent import __version__
 from atent.cli import attack, certify, data, lists, show, train
-from atent.errors import Interrupted, UserError
+from atent.errors import Interrupted, ThreatWarning, UserError
 
 app = typer.Typer(
     add_completion=False,
@@ -46,7 +49,8 @@ def _version(
 def main() -> None:
     """Run the command; a user's error is one line and exit code 2."""
     try:
-        code = app(standalone_mode=False)
+        with _doubts_in_a_line():
+            code = app(standalone_mode=False)
     except UserError as error:
         code = _fail(str(error))
     except BrokenPipeError:  # `atent list | head`
@@ -70,3 +74,29 @@ def main() -> None:
 def _fail(message: str) -> int:
     print(f"error: {message}", file=sys.stderr)
     return 2
+
+
+@contextmanager
+def _doubts_in_a_line() -> Iterator[None]:
+    """A threat that is probably another one is doubted once, in one line without the place in the code."""
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        show_other = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if not issubclass(category, ThreatWarning):
+                show_other(message, category, filename, lineno, file, line)
+            elif str(message) not in told:
+                told.add(str(message))
+                print(f"warning: {message}", file=sys.stderr)
+
+        warnings.simplefilter("always", ThreatWarning)
+        warnings.showwarning = show
+        yield

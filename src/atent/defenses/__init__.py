@@ -5,10 +5,11 @@ from collections.abc import Callable
 from atent.defenses.atent import Atent
 from atent.defenses.fast import Fast
 from atent.defenses.gaussian import Gaussian
+from atent.defenses.inner import worst_point
 from atent.defenses.mart import Mart
 from atent.defenses.mma import Mma
 from atent.defenses.pgd_at import PgdAt
-from atent.defenses.protocol import Defense, Remembering, Term
+from atent.defenses.protocol import Defense, Remembering, Term, terms
 from atent.defenses.smooth_adv import SmoothAdv
 from atent.defenses.standard import Standard
 from atent.defenses.trades import Trades
@@ -42,4 +43,6 @@ __all__ = [
     "Term",
     "Trades",
     "TradesSmooth",
+    "terms",
+    "worst_point",
 ]

@@ -9,6 +9,7 @@ from atent.ascent import ascend, auto_pull, keep_own_gradient, noise_for, step_s
 from atent.borrow import borrowed
 from atent.defenses.protocol import Term
 from atent.fields import Count, Direction, Fraction, Mode, Projection, Pull, Scale, Size, Start, Tolerance, method
+from atent.inputs import checked
 from atent.losses import cross_entropy
 from atent.threat import Threat
 
@@ -66,42 +67,43 @@ class Atent:
         return [self.share * (1 - self.share) ** (self.steps - k) for k in range(1, self.steps + 1)]
 
     def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Iterator[Term]:
-        training = self.mode == "train"
-        pull, noise = self.pull, self.noise
-        if self.sigma:
-            size = step_size(threat.eps, self.steps, self.step, self.reach)
-            pull = auto_pull(threat.eps, self.steps, size) if pull == "auto" else pull
-            threat, noise = threat.unboxed(), noise_for(self.sigma, pull, self.steps, size)
+        with checked(model, x, y, threat) as threat:
+            training = self.mode == "train"
+            pull, noise = self.pull, self.noise
+            if self.sigma:
+                size = step_size(threat.eps, self.steps, self.step, self.reach)
+                pull = auto_pull(threat.eps, self.steps, size) if pull == "auto" else pull
+                threat, noise = threat.unboxed(), noise_for(self.sigma, pull, self.steps, size)
 
-        def objective(point: Tensor) -> Tensor:
-            with borrowed(model, training):
-                return cross_entropy(model(point), y)
+            def objective(point: Tensor) -> Tensor:
+                with borrowed(model, training):
+                    return cross_entropy(model(point), y)
 
-        chain = ascend(
-            objective,
-            x,
-            threat,
-            steps=self.steps,
-            step=self.step,
-            reach=self.reach,
-            start=self.start,
-            noise=noise,
-            pull=pull,
-            direction=self.direction,
-            project=self.project,
-            generator=generator,
-        )
-        # One pass serves the loss at x'_k and the chain's next step where both see the same network.
-        same_network = model.training == training and threat.eps > 0
-        for k, (share, point) in enumerate(zip(self.shares(), chain, strict=True), start=1):
-            if share <= self.tolerance:
-                continue
-            shared = same_network and k < self.steps
-            point.requires_grad_(shared)
-            logits = model(point)
-            loss = cross_entropy(logits, y)
-            if shared:
-                keep_own_gradient(point, loss)
-            yield Term(share * loss, logits, point.detach())
+            chain = ascend(
+                objective,
+                x,
+                threat,
+                steps=self.steps,
+                step=self.step,
+                reach=self.reach,
+                start=self.start,
+                noise=noise,
+                pull=pull,
+                direction=self.direction,
+                project=self.project,
+                generator=generator,
+            )
+            # One pass serves the loss at x'_k and the chain's next step where both see the same network.
+            same_network = model.training == training and threat.eps > 0
+            for k, (share, point) in enumerate(zip(self.shares(), chain, strict=True), start=1):
+                if share <= self.tolerance:
+                    continue
+                shared = same_network and k < self.steps
+                point.requires_grad_(shared)
+                logits = model(point)
+                loss = cross_entropy(logits, y)
+                if shared:
+                    keep_own_gradient(point, loss)
+                yield Term(share * loss, logits, point.detach())

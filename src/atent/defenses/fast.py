@@ -27,6 +27,6 @@ class Fast:
     mode: Mode = "eval"
 
     def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Iterator[Term]:
         return PgdAt(steps=1, reach=self.reach, start=self.start, mode=self.mode)(model, x, y, threat, generator)

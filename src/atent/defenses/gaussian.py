@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from atent.defenses.protocol import Term
 from atent.fields import Size, method
+from atent.inputs import checked
 from atent.losses import cross_entropy
 from atent.smoothing import normal_noise
 from atent.threat import Threat
@@ -28,9 +29,10 @@ class Gaussian:
         model: nn.Module,
         x: Tensor,
         y: Tensor,
-        threat: Threat,  # noqa: ARG002 (the protocol's)
+        threat: Threat | str,
         generator: torch.Generator,
     ) -> Iterator[Term]:
-        noisy = x + normal_noise(x, 1, self.sigma, generator)[0]
-        logits = model(noisy)
-        yield Term(cross_entropy(logits, y), logits, noisy)
+        with checked(model, x, y, threat):
+            noisy = x + normal_noise(x, 1, self.sigma, generator)[0]
+            logits = model(noisy)
+            yield Term(cross_entropy(logits, y), logits, noisy)

@@ -1,54 +1,48 @@
 """The point that most defenses train at: where projected ascent ends."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from atent.ascent import ascend, last
 from atent.borrow import borrowed
-from atent.fields import Start
+from atent.fields import Mode, Start
+from atent.losses import Loss, cross_entropy
 from atent.threat import Threat
 
 
-class Search(Protocol):
-    """The fields of a defense that say how its point is sought."""
-
-    @property
-    def steps(self) -> int: ...
-    @property
-    def step(self) -> float | None: ...
-    @property
-    def reach(self) -> float: ...
-    @property
-    def start(self) -> Start: ...
-
-
 def worst_point(
-    search: Search,
     model: nn.Module,
-    loss: Callable[[Tensor], Tensor],
     x: Tensor,
-    threat: Threat,
+    y: Tensor,
+    threat: Threat | str,
     generator: torch.Generator,
-    training: bool = False,
+    *,
+    loss: Loss = cross_entropy,
+    steps: int = 10,
+    step: float | None = None,
+    reach: float = 2.5,
+    start: Start = "uniform",
+    mode: Mode = "eval",
     seen: Callable[[Tensor], Tensor] = lambda point: point,
 ) -> Tensor:
-    """Where ascent on `loss(logits)` ends; the network is in eval mode meanwhile, or in train mode if wanted.
+    """Where projected ascent on `loss(logits, y)` ends: the inner maximization of adversarial training.
 
-    What the network sees of a point may be something else: noisy copies of it.
+    Every example takes all `steps`, whether it is misclassified or not; `step`, `reach` and `start` are those of
+    `ascend`. y is what the loss compares the logits with: labels, or other logits for a divergence. The network is in
+    eval mode meanwhile, or in `mode` "train". What it sees of a point may be something else: noisy copies of it.
     """
-    with borrowed(model, training):
+    with borrowed(model, mode == "train"):
         return last(
             ascend(
-                lambda point: loss(model(seen(point))),
+                lambda point: loss(model(seen(point)), y),
                 x,
                 threat,
-                steps=search.steps,
-                step=search.step,
-                reach=search.reach,
-                start=search.start,
+                steps=steps,
+                step=step,
+                reach=reach,
+                start=start,
                 generator=generator,
             )
         )

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from atent.defenses.inner import worst_point
 from atent.defenses.protocol import Term
 from atent.fields import Count, Scale, Size, Start, method
+from atent.inputs import checked
 from atent.losses import boosted_cross_entropy, cross_entropy, divergence
 from atent.threat import Threat
 
@@ -30,10 +31,21 @@ class Mart:
     start: Start = "near"
 
     def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Iterator[Term]:
-        x_adv = worst_point(self, model, lambda logits: cross_entropy(logits, y), x, threat, generator)
-        clean, adversarial = model(x), model(x_adv)
-        unsure = 1 - (-cross_entropy(clean, y)).exp()
-        loss = boosted_cross_entropy(adversarial, y) + self.beta * unsure * divergence(adversarial, of=clean)
-        yield Term(loss, adversarial, x_adv)
+        with checked(model, x, y, threat) as threat:
+            x_adv = worst_point(
+                model,
+                x,
+                y,
+                threat,
+                generator,
+                steps=self.steps,
+                step=self.step,
+                reach=self.reach,
+                start=self.start,
+            )
+            clean, adversarial = model(x), model(x_adv)
+            unsure = 1 - (-cross_entropy(clean, y)).exp()
+            loss = boosted_cross_entropy(adversarial, y) + self.beta * unsure * divergence(adversarial, of=clean)
+            yield Term(loss, adversarial, x_adv)

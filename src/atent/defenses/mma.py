@@ -9,6 +9,7 @@ from atent.borrow import borrowed
 from atent.defenses.inner import worst_point
 from atent.defenses.protocol import Term
 from atent.fields import Count, Size, Start, method
+from atent.inputs import checked
 from atent.losses import cross_entropy, soft_margin
 from atent.threat import Threat, over_pixels
 
@@ -51,24 +52,25 @@ class Mma:
         model: nn.Module,
         x: Tensor,
         y: Tensor,
-        threat: Threat,
+        threat: Threat | str,
         generator: torch.Generator,
         memory: Tensor | None = None,
     ) -> Iterator[Term]:
         """Without a memory every search begins at the least radius; with one, it is brought up to date in place."""
-        seen = x.new_zeros(len(x)) if memory is None else memory.to(x.dtype)
-        with borrowed(model), torch.no_grad():
-            right = model(x).argmax(1) == y
-            boundary, margin = self._boundary(model, x, y, threat, generator, seen)
-        if memory is not None:
-            memory.copy_(margin * right)
-        x_adv = torch.where(over_pixels(right, x), boundary, x)
-        counts = ~right | (margin < self.hinge * threat.eps)
+        with checked(model, x, y, threat) as threat:
+            seen = x.new_zeros(len(x)) if memory is None else memory.to(x.dtype)
+            with borrowed(model), torch.no_grad():
+                right = model(x).argmax(1) == y
+                boundary, margin = self._boundary(model, x, y, threat, generator, seen)
+            if memory is not None:
+                memory.copy_(margin * right)
+            x_adv = torch.where(over_pixels(right, x), boundary, x)
+            counts = ~right | (margin < self.hinge * threat.eps)
 
-        clean = model(x)
-        yield Term(cross_entropy(clean, y) / 3, clean, x)
-        logits = model(x_adv)
-        yield Term(2 / 3 * (counts * cross_entropy(logits, y)), logits, x_adv)
+            clean = model(x)
+            yield Term(cross_entropy(clean, y) / 3, clean, x)
+            logits = model(x_adv)
+            yield Term(2 / 3 * (counts * cross_entropy(logits, y)), logits, x_adv)
 
     def _boundary(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator, seen: Tensor
@@ -76,7 +78,19 @@ class Mma:
         """The first wrong point found along PGD's direction and its distance; as far as we look where there is none."""
         furthest = _BEYOND * self.hinge * threat.eps
         ball = threat.with_radii(seen.clamp(self.least * threat.eps, furthest), x)
-        delta = worst_point(self, model, lambda logits: soft_margin(logits, y), x, ball, generator) - x
+        worst = worst_point(
+            model,
+            x,
+            y,
+            ball,
+            generator,
+            loss=soft_margin,
+            steps=self.steps,
+            step=self.step,
+            reach=self.reach,
+            start=self.start,
+        )
+        delta = worst - x
         unit = delta / over_pixels(threat.size(delta).clamp_min(1e-12), x)
 
         def along(distance: Tensor) -> Tensor:

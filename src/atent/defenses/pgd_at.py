@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from atent.defenses.inner import worst_point
 from atent.defenses.protocol import Term
 from atent.fields import Count, Mode, Size, Start, method
+from atent.inputs import checked
 from atent.losses import cross_entropy
 from atent.threat import Threat
 
@@ -29,9 +30,20 @@ class PgdAt:
     mode: Mode = "eval"
 
     def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Iterator[Term]:
-        training = self.mode == "train"
-        x_adv = worst_point(self, model, lambda logits: cross_entropy(logits, y), x, threat, generator, training)
-        logits = model(x_adv)
-        yield Term(cross_entropy(logits, y), logits, x_adv)
+        with checked(model, x, y, threat) as threat:
+            x_adv = worst_point(
+                model,
+                x,
+                y,
+                threat,
+                generator,
+                steps=self.steps,
+                step=self.step,
+                reach=self.reach,
+                start=self.start,
+                mode=self.mode,
+            )
+            logits = model(x_adv)
+            yield Term(cross_entropy(logits, y), logits, x_adv)

@@ -1,11 +1,13 @@
 """What a defense is: it turns a batch into loss terms, and the training step back-propagates each as it comes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from atent.errors import UserError
 from atent.threat import Threat
 
 
@@ -44,3 +46,48 @@ class Remembering(Protocol):
     ) -> Iterator[Term]:
         """As any defense; `memory` is that of the batch's examples, to be brought up to date in place."""
         ...
+
+
+def terms(
+    defense: Defense, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+) -> Iterator[Term]:
+    """The defense's terms as they come; what is no term of this batch is refused."""
+    name = _name(defense)
+    found = defense(model, x, y, threat, generator)
+    if isinstance(found, Tensor | Term) or not isinstance(found, Iterable):
+        raise UserError(f"{name} returned {_kind(found)}; expected: it yields Term(loss, logits, x_adv)")
+    none = True
+    for term in found:
+        none = False
+        if not isinstance(term, Term):
+            raise UserError(f"{name} yielded {_kind(term)}; expected: Term(loss, logits, x_adv)")
+        _check(term, x, name)
+        yield term
+    if none:
+        raise UserError(f"{name} yielded nothing; expected: Term(loss, logits, x_adv), at least once")
+
+
+def _check(term: Term, x: Tensor, name: str) -> None:
+    loss, logits, x_adv = (tuple(part.shape) if isinstance(part, Tensor) else () for part in term)
+    n = len(x)
+    for field, right, shape in (
+        ("loss", loss == (n,), f"({n},)"),
+        ("logits", len(logits) == 2 and logits[0] == n, f"({n}, classes)"),
+        ("x_adv", x_adv == tuple(x.shape), f"{tuple(x.shape)}"),
+    ):
+        if not right:
+            found = _kind(getattr(term, field))
+            raise UserError(f"{name} yielded a Term whose {field} is {found}; expected: a tensor of shape {shape}")
+    if not term.loss.requires_grad:
+        raise UserError(f"{name} yielded a Term whose loss has no gradient; expected: one of the network's output")
+
+
+def _name(defense: Defense) -> str:
+    defense = defense.func if isinstance(defense, partial) else defense  # one with its memory
+    return f"the defense {getattr(defense, '__name__', type(defense).__name__)}"
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from atent.defenses.inner import worst_point
 from atent.defenses.protocol import Term
 from atent.fields import Count, Mode, Size, Start, method
+from atent.inputs import checked
 from atent.losses import cross_entropy
 from atent.smoothing import log_mean, noisy_copies, normal_noise
 from atent.threat import Threat
@@ -32,17 +33,31 @@ class SmoothAdv:
     mode: Mode = "eval"
 
     def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Iterator[Term]:
-        noise = normal_noise(x, self.draws, self.sigma, generator)
+        with checked(model, x, y, threat) as threat:
+            noise = normal_noise(x, self.draws, self.sigma, generator)
 
-        def smoothed_loss(logits: Tensor) -> Tensor:
-            return cross_entropy(log_mean(logits, self.draws), y)
+            def smoothed_loss(logits: Tensor, y: Tensor) -> Tensor:
+                return cross_entropy(log_mean(logits, self.draws), y)
 
-        def noisy(point: Tensor) -> Tensor:
-            return noisy_copies(point, noise)
+            def noisy(point: Tensor) -> Tensor:
+                return noisy_copies(point, noise)
 
-        x_adv = worst_point(self, model, smoothed_loss, x, threat, generator, self.mode == "train", seen=noisy)
-        logits = model(noisy_copies(x_adv, noise))
-        losses = cross_entropy(logits, y.repeat(self.draws)).unflatten(0, (self.draws, -1))
-        yield Term(losses.mean(0), log_mean(logits, self.draws), x_adv)
+            x_adv = worst_point(
+                model,
+                x,
+                y,
+                threat,
+                generator,
+                loss=smoothed_loss,
+                steps=self.steps,
+                step=self.step,
+                reach=self.reach,
+                start=self.start,
+                mode=self.mode,
+                seen=noisy,
+            )
+            logits = model(noisy_copies(x_adv, noise))
+            losses = cross_entropy(logits, y.repeat(self.draws)).unflatten(0, (self.draws, -1))
+            yield Term(losses.mean(0), log_mean(logits, self.draws), x_adv)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from atent.defenses.protocol import Term
 from atent.fields import method
+from atent.inputs import checked
 from atent.losses import cross_entropy
 from atent.threat import Threat
 
@@ -23,8 +24,9 @@ class Standard:
         model: nn.Module,
         x: Tensor,
         y: Tensor,
-        threat: Threat,  # noqa: ARG002 (the protocol's)
-        generator: torch.Generator,  # noqa: ARG002
+        threat: Threat | str,
+        generator: torch.Generator,  # noqa: ARG002 (the protocol's)
     ) -> Iterator[Term]:
-        logits = model(x)
-        yield Term(cross_entropy(logits, y), logits, x)
+        with checked(model, x, y, threat):
+            logits = model(x)
+            yield Term(cross_entropy(logits, y), logits, x)

@@ -9,6 +9,7 @@ from atent.borrow import borrowed
 from atent.defenses.inner import worst_point
 from atent.defenses.protocol import Term
 from atent.fields import Count, Scale, Size, Start, method
+from atent.inputs import checked
 from atent.losses import cross_entropy, divergence
 from atent.threat import Threat
 
@@ -31,10 +32,22 @@ class Trades:
     start: Start = "near"
 
     def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Iterator[Term]:
-        with borrowed(model), torch.no_grad():
-            at_x = model(x)
-        x_adv = worst_point(self, model, lambda logits: divergence(logits, of=at_x), x, threat, generator)
-        clean, adversarial = model(x), model(x_adv)
-        yield Term(cross_entropy(clean, y) + self.beta * divergence(adversarial, of=clean), adversarial, x_adv)
+        with checked(model, x, y, threat) as threat:
+            with borrowed(model), torch.no_grad():
+                at_x = model(x)
+            x_adv = worst_point(
+                model,
+                x,
+                at_x,
+                threat,
+                generator,
+                loss=divergence,
+                steps=self.steps,
+                step=self.step,
+                reach=self.reach,
+                start=self.start,
+            )
+            clean, adversarial = model(x), model(x_adv)
+            yield Term(cross_entropy(clean, y) + self.beta * divergence(adversarial, of=clean), adversarial, x_adv)

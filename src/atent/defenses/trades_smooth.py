@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from atent.defenses.protocol import Term
 from atent.defenses.trades import Trades
 from atent.fields import Count, Scale, Size, Start, method
+from atent.inputs import checked
 from atent.smoothing import normal_noise
 from atent.threat import Threat
 
@@ -30,8 +31,9 @@ class TradesSmooth:
     start: Start = "near"
 
     def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Iterator[Term]:
-        noisy = x + normal_noise(x, 1, self.sigma, generator)[0]
-        trades = Trades(beta=self.beta, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
-        yield from trades(model, noisy, y, threat.unboxed(), generator)
+        with checked(model, x, y, threat) as threat:
+            noisy = x + normal_noise(x, 1, self.sigma, generator)[0]
+            trades = Trades(beta=self.beta, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
+            yield from trades(model, noisy, y, threat.unboxed(), generator)

@@ -1,0 +1,136 @@
+"""What methods are called with: images in the threat's box, labels that the network knows. All else gets a sentence."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atent.errors import UserError
+from atent.threat import TOLERANCE, Threat
+
+
+def check_images(x: Tensor, threat: Threat | str) -> Threat:
+    """Refuse anything but a batch of images in the threat's box; the threat, read if it is text.
+
+    An unboxed threat takes any finite values. The device is read from once.
+    """
+    threat = Threat.parse(threat)
+    _check_kind(x)
+    low, high = _read(*_extremes(x))
+    _check_range(low, high, threat.box)
+    return threat
+
+
+@contextmanager
+def checked(model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str) -> Iterator[Threat]:
+    """As `check_images`, and refuse labels that are none, or beyond the classes of the network's first logits.
+
+    Every attack and defense begins with it. There is one transfer from the device; the highest label waits for the
+    first logits, whose shape tells the classes without another.
+    """
+    threat = Threat.parse(threat)
+    if not isinstance(model, nn.Module):
+        raise UserError(f"the model is a {type(model).__name__}; allowed: a torch.nn.Module")
+    _check_kind(x)
+    _check_labels(x, y)
+    low, high, least, most = _read(*_extremes(x), y.min(), y.max())
+    _check_range(low, high, threat.box)
+    if least < 0:
+        raise UserError(f"the labels go from {least:.0f} to {most:.0f}; allowed: 0 to the number of classes - 1")
+    if isinstance(model, torch.jit.ScriptModule):  # it takes no hooks
+        yield threat
+        return
+    with _first_pass(model, x, int(most)):
+        yield threat
+
+
+@contextmanager
+def _first_pass(model: nn.Module, x: Tensor, label: int) -> Iterator[None]:
+    """Watch the network's first pass: it must take such images, and know the label."""
+    inside = False
+
+    def begins(*_: Any) -> None:
+        nonlocal inside
+        inside = True
+
+    def ends(_: nn.Module, __: Any, logits: Any) -> None:
+        nonlocal inside
+        inside = False
+        remove()
+        if isinstance(logits, Tensor) and logits.dim() == 2 and label >= logits.shape[1]:
+            classes = logits.shape[1]
+            raise UserError(f"label {label} for a network of {classes} classes; allowed: 0 to {classes - 1}")
+
+    hooks = (model.register_forward_pre_hook(begins), model.register_forward_hook(ends))
+
+    def remove() -> None:
+        for hook in hooks:
+            hook.remove()
+
+    try:
+        yield
+    except RuntimeError as error:
+        if not inside or type(error) is not RuntimeError:  # out of memory is one of its own
+            raise
+        reason = (str(error).splitlines() or [""])[0]
+        raise UserError(f"the network does not take images of shape {tuple(x.shape)}: {reason}") from error
+    finally:
+        remove()
+
+
+def _check_kind(x: Tensor) -> None:
+    """Refuse what is no batch of floating-point images."""
+    if not isinstance(x, Tensor):
+        raise UserError(f"the images are a {type(x).__name__}; allowed: a torch.Tensor of pixels in [0, 1]")
+    if x.dim() < 2:
+        raise UserError(
+            f"images of shape {tuple(x.shape)}; allowed: (n, channels, height, width), or (n, ...) as the network takes"
+        )
+    if len(x) == 0 or x.numel() == 0:
+        raise UserError(f"images of shape {tuple(x.shape)}; allowed: a batch of one image or more")
+    if not x.is_floating_point():
+        raise UserError(f"images of {x.dtype}; allowed: floating-point pixels in [0, 1], as x.float() / 255 gives them")
+
+
+def _check_labels(x: Tensor, y: Tensor) -> None:
+    if not isinstance(y, Tensor):
+        raise UserError(f"the labels are a {type(y).__name__}; allowed: a torch.Tensor of torch.int64")
+    if y.shape != (len(x),):
+        one = "; a single image is a batch as x[None]" if y.numel() == 1 else ""
+        raise UserError(
+            f"labels of shape {tuple(y.shape)} for images of shape {tuple(x.shape)}; allowed: ({len(x)},), "
+            f"a class number for each image{one}"
+        )
+    if y.dtype != torch.int64:
+        raise UserError(f"labels of {y.dtype}; allowed: class numbers of torch.int64, as y.long() gives them")
+    if y.device != x.device:
+        raise UserError(f"labels on {y.device}, images on {x.device}; allowed: one device for both")
+
+
+def _extremes(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The least and the greatest value, read in the order of the memory: torch would copy channels that come last."""
+    in_memory = x.detach().permute(sorted(range(x.dim()), key=x.stride, reverse=True))
+    return in_memory.min(), in_memory.max()
+
+
+def _read(*values: Tensor) -> list[float]:
+    """Numbers of any type, in one transfer."""
+    numbers: list[float] = torch.stack([value.float() for value in values]).tolist()
+    return numbers
+
+
+def _check_range(low: float, high: float, box: tuple[float, float]) -> None:
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise UserError(f"the images hold NaN or infinite values; allowed: pixels in [{box[0]:g}, {box[1]:g}]")
+    if box[0] - TOLERANCE <= low and high <= box[1] + TOLERANCE:
+        return
+    bytes_once = low >= 0 and 2 < high <= 255
+    cure = (
+        "divide them by 255"
+        if bytes_once
+        else "standardize inside the model, e.g. nn.Sequential(atent.Standardize(mean, std), network)"
+    )
+    raise UserError(f"the images go from {low:.7g} to {high:.7g}; allowed: pixels in [{box[0]:g}, {box[1]:g}]; {cure}")
