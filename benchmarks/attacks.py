@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import Pgd
-from atent.images import Images, evaluation_batches
+from atent.data.images import Images, evaluation_batches
+from atent.evaluation.target import open_target
 from atent.machine import prepare
-from atent.target import open_target
 from atent.threat import Threat
 
 Contender = Callable[[Tensor, Tensor], Tensor]

@@ -18,11 +18,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from atent.certificate import ABSTAIN, Certificate, Smoothing, certified_radius, draws_for
-from atent.images import Images
+from atent.data.images import Images
+from atent.evaluation.target import every_image, open_target
 from atent.machine import prepare
-from atent.smoothing import Smoothed
-from atent.target import every_image, open_target
+from atent.smoothing.bounds import ABSTAIN, Certificate, certified_radius, draws_for
+from atent.smoothing.smoothed import Smoothed
+from atent.smoothing.stopping import Smoothing
 
 Contender = Callable[[], list[Certificate]]
 LAYOUTS = (torch.contiguous_format, torch.channels_last)

@@ -12,7 +12,7 @@ import torch
 
 from atent.defenses import PgdAt, Term, terms
 from atent.inputs import check_images, checked
-from atent.step import train_step
+from atent.training.step import train_step
 from step import BATCH, SETTINGS, Bench, seconds
 
 CHECKS = 100  # in a row: one takes less than the clock can be trusted with

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from atent.defenses import DEFENSES, Defense
-from atent.entropy_sgd import EntropySGD
 from atent.machine import prepare
 from atent.models import MODELS, Shape
-from atent.step import train_step
+from atent.optim.entropy_sgd import EntropySGD
 from atent.threat import Threat
+from atent.training.step import train_step
 
 BATCH = 128
 METHODS = [*DEFENSES, "entropy-sgd"]

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from atent.attacks import CwL2, make_attack
-from atent.borrow import borrowed
-from atent.evaluate import check_points
-from atent.images import evaluation_batches
+from atent.data.images import evaluation_batches
+from atent.evaluation.attack import check_points
+from atent.evaluation.target import Target, open_target
 from atent.machine import prepare
-from atent.passes import predict
-from atent.target import Target, open_target
+from atent.network import borrowed, predict
 from atent.threat import Threat
 
 L2, LINF = Threat("l2", 0.0), Threat("linf", 0.0)

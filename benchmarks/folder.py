@@ -18,14 +18,14 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from atent.data import load, open_data
+from atent.data.dataset import load, open_data
+from atent.data.images import Images, epoch_batches
 from atent.defenses import Atent
-from atent.images import Images, epoch_batches
 from atent.machine import prepare
 from atent.models import MODELS
 from atent.randomness import derive
-from atent.step import train_step
 from atent.threat import Threat
+from atent.training.step import train_step
 from step import peak_memory as own_peak
 
 BATCH = 128

@@ -22,8 +22,8 @@ from torch.nn import functional
 from atent.defenses import Atent
 from atent.machine import keep_freed_memory
 from atent.models import MODELS, Shape
-from atent.step import train_step
 from atent.threat import Threat
+from atent.training.step import train_step
 
 SETTINGS = {
     "small-cnn": (Shape((1, 28, 28), 10), Threat("linf", 0.3), 40, 2.5),

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from atent.certificate import Smoothing, certified_radius
+from atent.smoothing.bounds import certified_radius
+from atent.smoothing.stopping import Smoothing
 
 SIGMA, RADII = 0.5, (0.0, 0.5, 1.0, 1.5)
 SHARES, LIMITS = (0.0, 0.009, 0.031, 0.102, 0.322, 0.65, 0.9, 1.0), (-0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)

@@ -21,7 +21,7 @@ from typing import Any
 from equal_budget import JUDGED, judged, passes_of, recipe_for
 
 from atent.machine import prepare
-from atent.runs import read_json, write_rows
+from atent.storage.files import read_json, write_rows
 
 MINUTES = 5
 SEEDS = 3

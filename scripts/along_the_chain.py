@@ -14,15 +14,16 @@ from typing import NamedTuple
 
 from torch import nn
 
-from atent.data import load
+from atent.data.dataset import load
+from atent.data.images import Images
 from atent.defenses import DEFENSES, Atent
-from atent.images import Images
 from atent.machine import prepare
+from atent.methods import make
+from atent.models.build import build_model
+from atent.models.weights import load_weights
 from atent.randomness import derive
-from atent.recipe import build_model, parse_setting
-from atent.tables import make
+from atent.recipe import parse_setting
 from atent.threat import Threat
-from atent.weights import load_weights
 
 THREAT = Threat("linf", 0.3)
 BATCH = 125

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from atent.data import open_data
+from atent.data.dataset import open_data
 from atent.machine import prepare
 from atent.models import Shape
 from atent.recipe import Recipe, load_recipe
-from atent.runs import read_rows, write_rows
-from atent.train import fit
+from atent.storage.files import read_rows, write_rows
+from atent.training.fit import fit
 
 DECAYS = (0.0, 0.99, 0.997)
 FIRST = 3  # epochs before it are not compared

@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from atent.attacks import Pgd
-from atent.data import load
+from atent.data.dataset import load
+from atent.data.images import hold_out
 from atent.defenses.cost import passes_per_image
-from atent.evaluate import attack_images
-from atent.images import hold_out
+from atent.evaluation.attack import attack_images
+from atent.models.weights import load_weights
 from atent.progress import progress
 from atent.randomness import derive
 from atent.recipe import Recipe, load_recipe
-from atent.rows import clean_rate, robust_rate
-from atent.runs import Run, read_json, write_json
-from atent.train import fit
-from atent.weights import load_weights
+from atent.storage.files import read_json, write_json
+from atent.storage.rows import clean_rate, robust_rate
+from atent.storage.run import Run
+from atent.training.fit import fit, make_model
 
 HELD_OUT = 2000  # images that judge; never trained on
 JUDGED = "judged.json"
@@ -81,7 +82,7 @@ def judged(recipe: Recipe, folder: Path, data_dir: Path, examples: int = HELD_OU
         # The smaller held-out set of a seed is a part of the larger ones.
         _, held = hold_out(load("mnist", "train", data_dir), HELD_OUT, derive(recipe.seed, "hold-out"))
         held = held.take(slice(examples))
-        model = recipe.make_model(held)
+        model = make_model(recipe, held)
         load_weights(model, run.best)
         rows = []
         with progress(f"PGD-{steps} {folder.name}", len(held), "images", brief=True) as show:

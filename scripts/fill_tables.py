@@ -6,9 +6,9 @@ from pathlib import Path
 import ablation
 import side_by_side
 
-from atent.certify import certified
-from atent.report import certified_markdown, markdown, results
-from atent.runs import read_rows
+from atent.report.tables import certified_markdown, markdown, results
+from atent.storage.certificates import certified
+from atent.storage.files import read_rows
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

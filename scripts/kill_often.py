@@ -21,7 +21,8 @@ from pathlib import Path
 
 import torch
 
-from atent.runs import Run, load_tensors, read_json
+from atent.storage.files import load_tensors, read_json
+from atent.storage.run import Run
 
 # 400 images of mnist-small in 8 batches an epoch, the state saved after each: there is nearly always a write to hit.
 RECIPE = ["validation=5600", "batch=50", "monitor_examples=20", "monitor.steps=2", "defense.steps=2"]

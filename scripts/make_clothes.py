@@ -8,7 +8,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from atent.data import SOURCES, load
+from atent.data.dataset import load
+from atent.data.published import SOURCES
 
 
 def main() -> None:

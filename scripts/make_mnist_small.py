@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from atent.data import PACKAGED, SOURCES, load
-from atent.own_data import Split
+from atent.data.dataset import load
+from atent.data.images import Split
+from atent.data.published import PACKAGED, SOURCES
 
 
 def idx(values: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:

@@ -8,11 +8,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from atent.certify import CERTIFY
-from atent.row_file import RowFile
-from atent.row_format import SEALED, Cost, Kind, close_batch, to_line
-from atent.rows import ATTACK
-from atent.runs import read_rows, write_aside
+from atent.storage.certificates import CERTIFY
+from atent.storage.files import read_rows, write_aside
+from atent.storage.row_file import RowFile
+from atent.storage.row_format import SEALED, Cost, Kind, close_batch, to_line
+from atent.storage.rows import ATTACK
 
 KINDS: tuple[Kind[Any], ...] = (ATTACK, CERTIFY)
 

@@ -21,15 +21,17 @@ from typing import Any
 from equal_budget import JUDGED, images_of, judged, passes_of, recipe_for, time_of
 
 from atent.attacks import make_attack
-from atent.evaluate import attack_target
+from atent.evaluation.attack import attack_target
+from atent.evaluation.target import open_target
 from atent.machine import prepare
-from atent.report import Result, finished, mark, note, results
-from atent.rows import robust_rate
-from atent.runs import Run, read_json, write_rows
-from atent.state import score
-from atent.target import open_target
+from atent.recipe import recipe_of
+from atent.report.tables import Result, finished, mark, note, results
+from atent.storage.files import read_json, write_rows
+from atent.storage.rows import robust_rate
+from atent.storage.run import Run
 from atent.threat import Threat
-from atent.train import fit
+from atent.training.fit import fit
+from atent.training.state import score
 
 TRIAL, FULL = 2, 10
 PGD = {"name": "pgd", "steps": 40}
@@ -145,7 +147,7 @@ def accuracies(folder: Path) -> str:
 
 def rate_of(folder: Path) -> str:
     """What a training's rate was: of Entropy-SGD, its inner step."""
-    optimizer = Run(folder).recipe().optimizer
+    optimizer = recipe_of(Run(folder)).optimizer
     return f"step {optimizer['step']:g}" if optimizer["name"] == "entropy-sgd" else f"{optimizer['lr']:g}"
 
 
@@ -153,7 +155,7 @@ def how(folder: Path) -> str:
     """Rate, passes and images of a training; nothing is known of a published network's."""
     if not Run(folder).recipe_file.exists():
         return " | | "
-    recipe = Run(folder).recipe()
+    recipe = recipe_of(Run(folder))
     return f"{rate_of(folder)} | {passes_of(recipe):g} | {images_of(recipe):,}"
 
 

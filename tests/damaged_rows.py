@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from atent.attacks import Pgd
-from atent.certificate import Smoothing
-from atent.certify import CERTIFY, certified, certify_target
-from atent.evaluate import attack_target
+from atent.evaluation.attack import attack_target
+from atent.evaluation.certify import certify_target
+from atent.evaluation.target import Target
 from atent.models import Shape
-from atent.report import finished, result_lines
-from atent.row_format import Kind
-from atent.rows import ATTACK
-from atent.target import Target
+from atent.report.tables import finished, result_lines
+from atent.smoothing.stopping import Smoothing
+from atent.storage.certificates import CERTIFY, certified
+from atent.storage.row_format import Kind
+from atent.storage.rows import ATTACK
 from toys import THREATS, small_network, stand_in
 
 Lines = list[str]

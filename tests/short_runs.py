@@ -5,8 +5,9 @@ from typing import Any
 import torch
 
 from atent.recipe import Recipe, load_recipe
-from atent.runs import Run, load_tensors
-from atent.train import How
+from atent.storage.files import load_tensors
+from atent.storage.run import Run
+from atent.training.options import How
 
 # 200 training images of mnist-small in four batches.
 TINY = {"validation": 5800, "batch": 50, "epochs": 2, "monitor_examples": 20, "monitor.steps": 2}

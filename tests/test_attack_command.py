@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from atent.attacks import make_attack
-from atent.report import results
-from atent.suites import SUITES, suite_attacks
+from atent.evaluation.suites import SUITES, suite_attacks
+from atent.report.tables import results
 from atent.threat import Threat
 from test_cli import atent
 

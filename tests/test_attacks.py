@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from atent.ascent import Objective, Points, ascend
 from atent.attacks import ATTACKS, AtentChain, Attack, CwL2, CwLinf, DeepFool, Fgsm, Pgd
-from atent.attacks.protocol import until_broken
+from atent.attacks.early_stopping import until_broken
 from atent.errors import UserError
-from atent.evaluate import check_points
+from atent.evaluation.attack import check_points
 from atent.losses import LOSSES, LossName, cross_entropy
 from atent.threat import Threat
 from toys import THREATS, UNBOXED, dual_norm, generator, linear, small_batch, small_network, two_class_linear

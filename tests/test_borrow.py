@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from atent.borrow import borrowed
+from atent.network import borrowed
 from toys import small_network
 
 

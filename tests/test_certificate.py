@@ -5,18 +5,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from atent.certificate import (
-    ABSTAIN,
-    Smoothing,
-    certified_radius,
-    draws_for,
-    l2_radius,
-    largest_radius,
-    lower_bound,
-    rare_counts,
-    vote,
-)
 from atent.errors import UserError
+from atent.smoothing.bounds import ABSTAIN, certified_radius, draws_for, l2_radius, largest_radius, lower_bound, vote
+from atent.smoothing.stopping import Smoothing, rare_counts
 from atent.threat import Threat
 
 ALPHA, SIGMA, TRIALS = 0.001, 0.5, 10_000

@@ -10,12 +10,14 @@ import pytest
 from PIL import Image
 from scipy import stats
 
-from atent.certificate import ABSTAIN, Smoothing
-from atent.certify import certified, certify_target, curve, named_radii, read_certified
 from atent.errors import Interrupted
+from atent.evaluation.certify import certify_target, named_radii
+from atent.evaluation.target import Target
 from atent.models import Shape
-from atent.row_file import RowFile
-from atent.target import Target
+from atent.smoothing.bounds import ABSTAIN
+from atent.smoothing.stopping import Smoothing
+from atent.storage.certificates import certified, curve, read_certified
+from atent.storage.row_file import RowFile
 from atent.threat import Threat
 from test_cli import atent
 from toys import small_network, stand_in

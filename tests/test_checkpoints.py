@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from atent.errors import UserError
 from atent.recipe import Recipe
-from atent.runs import Run, load_tensors, save_tensors
-from atent.train import fit
+from atent.storage.files import load_tensors, save_tensors
+from atent.storage.run import Run
+from atent.training.fit import fit
 from short_runs import QUIET, tiny
 
 Damage = Callable[[dict[str, Tensor], dict[str, Any]], Any]

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from atent.ascent import input_gradient
 from atent.attacks import Pgd
-from atent.checks import Sample, check_network, check_range, search_blindly
-from atent.data import open_data
-from atent.images import Images
+from atent.attacks.random_search import search_blindly
+from atent.data.dataset import open_data
+from atent.data.images import Images
+from atent.evaluation.checks import Sample, check_network, check_range
+from atent.evaluation.target import open_target
 from atent.losses import cross_entropy
-from atent.target import open_target
 from atent.threat import Threat
 from toys import SHARED, needs_shared, two_class_linear
 

@@ -13,8 +13,8 @@ import torch
 
 from atent.cli import main
 from atent.models import MODELS, Shape
-from atent.report import results
-from atent.runs import load_tensors
+from atent.report.tables import results
+from atent.storage.files import load_tensors
 
 TINY = ["epochs=1", "validation=5800", "batch=50", "monitor_examples=20", "monitor.steps=2", "defense.steps=2"]
 SETTINGS = [f"--set={setting}" for setting in TINY]

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from atent.defenses import Term
 from atent.recipe import load_recipe
-from atent.runs import load_tensors
-from atent.state import collapsed, score
-from atent.train import How, fit
+from atent.storage.files import load_tensors
+from atent.training.alarms import collapsed
+from atent.training.fit import fit
+from atent.training.options import How
+from atent.training.state import score
 from short_runs import TINY
 
 

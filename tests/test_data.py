@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from atent.data import SOURCES, load
+from atent.data.dataset import load
+from atent.data.images import Split, augment_crop_flip, epoch_batches, hold_out
+from atent.data.published import SOURCES
 from atent.errors import UserError
-from atent.images import augment_crop_flip, epoch_batches, hold_out
 from atent.models import Shape
-from atent.own_data import Split
 from toys import SHARED, generator, needs_shared, stand_in
 
 

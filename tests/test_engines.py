@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import make_attack
-from atent.attacks.autoattack import parts
-from atent.attacks.engines import seeded
+from atent.attacks.external.autoattack import parts
+from atent.attacks.external.libraries import seeded
 from atent.errors import UserError
-from atent.evaluate import attack_batch, check_points
+from atent.evaluation.attack import attack_batch, check_points
 from atent.models import Shape
 from atent.threat import Threat
 from toys import THREATS, generator, small_batch, small_network, stand_in, two_class_linear

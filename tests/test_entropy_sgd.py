@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.entropy_sgd import EntropySGD
 from atent.errors import UserError
+from atent.optim.entropy_sgd import EntropySGD
 from toys import small_batch, small_network
 
 CURVATURE, CENTER = 3.0, 2.0

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from atent.attacks import Attack, Pgd
 from atent.errors import UserError
-from atent.evaluate import attack_batch, attack_images, attack_target, check_points
+from atent.evaluation.attack import attack_batch, attack_images, attack_target, check_points
+from atent.evaluation.target import Target
 from atent.models import Shape
-from atent.passes import predict
-from atent.report import class_results, finished, result_lines, results, worst_case
-from atent.row_file import RowFile
-from atent.rows import ATTACK, Row, median_distance, rate
-from atent.target import Target
+from atent.network import predict
+from atent.report.tables import class_results, finished, result_lines, results, worst_case
+from atent.storage.row_file import RowFile
+from atent.storage.rows import ATTACK, Row, median_distance, rate
 from atent.threat import Threat
 from toys import THREATS, small_network, stand_in
 

@@ -17,9 +17,7 @@ import pytest
 from PIL import Image
 
 from atent import fetch as fetching
-from atent.data import SOURCES
-from atent.errors import UserError
-from atent.fetch import (
+from atent.data.download import (
     cifar_batch,
     cifar_in_npm,
     fetch,
@@ -30,6 +28,8 @@ from atent.fetch import (
     states,
     tar_archive,
 )
+from atent.data.published import SOURCES
+from atent.errors import UserError
 
 FILES = {f"file-{k}": bytes(range(256)) * 100 * k for k in (1, 2)}
 

@@ -7,8 +7,9 @@ import torch
 
 from atent.defenses import DEFENSES
 from atent.errors import UserError
-from atent.runs import Run, load_tensors
-from atent.train import fit
+from atent.storage.files import load_tensors
+from atent.storage.run import Run
+from atent.training.fit import fit
 from short_runs import QUIET, tiny
 from toys import own_folder
 

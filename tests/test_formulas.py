@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from atent.defenses import DEFENSES, Defense, Fast, Mart, Mma, PgdAt, Standard, Term, Trades
-from atent.fields import Start
 from atent.losses import boosted_cross_entropy, divergence, soft_margin
+from atent.methods import Start
 from atent.threat import Threat
 from toys import THREATS, dual_norm, generator, small_batch, small_network, two_class_linear
 

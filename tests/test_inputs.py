@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from atent import checks
 from atent.ascent import ascend
 from atent.attacks import ATTACKS, AtentChain, CwL2, DeepFool, Pgd
+from atent.data.images import Images
 from atent.defenses import DEFENSES, PgdAt, worst_point
 from atent.errors import UserError
-from atent.evaluate import attack_images
-from atent.images import Images
+from atent.evaluation.attack import attack_images
+from atent.evaluation.suites import suite_attacks
 from atent.inputs import checked
-from atent.step import train_step
-from atent.suites import suite_attacks
 from atent.threat import Threat
+from atent.training.step import train_step
 from test_attacks import ONLY, quick
 from toys import generator, linear, small_batch, small_network
 

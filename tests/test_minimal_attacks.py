@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from atent.attacks import CwL2, CwLinf, DeepFool, MinimalAttack
-from atent.attacks.protocol import pull_back
+from atent.attacks.nearest import pull_back
 from atent.errors import UserError
 from atent.losses import margin
 from atent.threat import Threat

@@ -4,12 +4,12 @@ from types import ModuleType
 import pytest
 import torch
 
-from atent.data import load
+from atent.data.dataset import load
 from atent.errors import UserError
 from atent.models import MODELS, Shape, Standardize
-from atent.passes import predict
-from atent.recipe import build_model
-from atent.weights import load_weights
+from atent.models.build import build_model
+from atent.models.weights import load_weights
+from atent.network import predict
 from toys import SHARED, needs_shared
 
 MNIST, CIFAR = Shape((1, 28, 28), 10), Shape((3, 32, 32), 10)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from atent.row_file import RowFile
+from atent.storage.row_file import RowFile
 from damaged_rows import DAMAGES, KINDS, accuracies, finished_file, older, rows_of, run, write_lines
 from test_cli import atent
 

@@ -3,7 +3,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from atent.optim import Adam, Schedule, Sgd, averaged
+from atent.optim.averaging import averaged
+from atent.optim.optimizers import Adam, Sgd
+from atent.optim.schedule import Schedule
 from toys import generator
 
 

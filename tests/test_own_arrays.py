@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from atent.data import load, open_data
+from atent.data.dataset import load, open_data
 from atent.errors import UserError
 
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from atent.data import load, open_data
+from atent.data.dataset import load, open_data
+from atent.data.decode import Files, decode, read_header
+from atent.data.folder import look_into, recorded_folder
+from atent.data.images import Images, Split, epoch_batches
 from atent.errors import UserError
-from atent.images import Images, epoch_batches
-from atent.own_data import Split, look_into, recorded_folder
-from atent.pictures import Files, decode, read_header
 from atent.recipe import load_recipe
-from atent.train import fit
+from atent.training.fit import fit
 from short_runs import QUIET
 from toys import generator
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from atent.errors import UserError
-from atent.recipe import Recipe, load_recipe
-from atent.train import fit
+from atent.recipe import Recipe, load_recipe, recipe_of
+from atent.training.fit import fit
 from short_runs import QUIET
 from test_cli import atent
 from test_trust import QUICK, one_line, table, toml, written
@@ -104,8 +104,8 @@ def test_a_recipe_made_in_python_is_built_by_fit() -> None:
     assert recipe.defense == {"name": "my_methods:Defense"}
     assert "my_methods" not in sys.modules
     run = fit(recipe, "own", how=QUIET)
-    assert run.recipe().defense == {"name": "my_methods:Defense", "sizes": [1, 2]}
-    assert run.recipe() == Recipe(**load_recipe(toml(own_table())).model_dump(mode="json"))
+    assert recipe_of(run).defense == {"name": "my_methods:Defense", "sizes": [1, 2]}
+    assert recipe_of(run) == Recipe(**load_recipe(toml(own_table())).model_dump(mode="json"))
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.data import load
+from atent.data.dataset import load
 from atent.defenses import Atent
 from atent.models import MODELS, Shape
+from atent.models.weights import load_weights
 from atent.threat import Threat
-from atent.weights import load_weights
 from toys import SHARED, UNBOXED, generator, needs_shared
 
 X, W, PULL = 0.3, 1.0, 1.0  # the pull outweighs the curvature of the loss, w^2 / 4: one mode, and chains that mix soon

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from atent.fetch import WAYS
+from atent.data.download import WAYS
 from test_cli import atent
 from toys import own_folder
 

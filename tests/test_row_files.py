@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from atent.row_file import RowFile
-from atent.row_format import Damage, parse, settings
+from atent.storage.row_file import RowFile
+from atent.storage.row_format import Damage, parse, settings
 from damaged_rows import (
     DAMAGES,
     HEADERS,

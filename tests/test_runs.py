@@ -10,17 +10,9 @@ import torch
 from atent.errors import UserError
 from atent.machine import environment
 from atent.models import Shape
-from atent.recipe import load_recipe
-from atent.runs import (
-    Run,
-    alone,
-    join_parts,
-    load_tensors,
-    read_rows,
-    save_tensors,
-    take_part,
-    write_aside,
-)
+from atent.recipe import load_recipe, recipe_of
+from atent.storage.files import alone, join_parts, load_tensors, read_rows, save_tensors, take_part, write_aside
+from atent.storage.run import Run
 
 SHAPE = Shape((1, 28, 28), 10)
 
@@ -89,11 +81,12 @@ def test_checkpoint_parts_come_back_as_they_went(tmp_path: Path) -> None:
 
 def test_a_folder_belongs_to_one_recipe(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
-    run.begin(load_recipe("demo"), environment(), {})
-    run.begin(load_recipe("demo"), environment(), {})
-    assert run.recipe() == load_recipe("demo")
+    demo = load_recipe("demo")
+    run.begin(demo.model_dump(mode="json"), environment(), {})
+    assert recipe_of(run) == demo
+    demo.check_same(recipe_of(run), run.folder)
     with pytest.raises(UserError, match=r"another recipe \(different: epochs\)"):
-        run.begin(load_recipe("demo", {"epochs": 3}), environment(), {})
+        load_recipe("demo", {"epochs": 3}).check_same(recipe_of(run), run.folder)
 
 
 @pytest.mark.parametrize(

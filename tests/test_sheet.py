@@ -9,13 +9,13 @@ import torch
 from PIL import Image
 
 from atent.attacks import Pgd
-from atent.evaluate import attack_target
+from atent.evaluation.attack import attack_target
+from atent.evaluation.target import Target
 from atent.models import Shape
-from atent.passes import predict
-from atent.row_file import RowFile
-from atent.rows import ATTACK
-from atent.sheet import draw_sheet
-from atent.target import Target
+from atent.network import predict
+from atent.report.figures import draw_sheet
+from atent.storage.row_file import RowFile
+from atent.storage.rows import ATTACK
 from atent.threat import Threat
 from toys import small_network, stand_in
 

@@ -9,13 +9,15 @@ from torch import Tensor, nn
 
 from atent.ascent import ascend, last, noise_for
 from atent.attacks import Pgd, SmoothPgd
-from atent.certificate import ABSTAIN, Smoothing
 from atent.defenses import Atent, Gaussian, SmoothAdv, Trades, TradesSmooth
 from atent.errors import UserError
-from atent.evaluate import attack_images
+from atent.evaluation.attack import attack_images
 from atent.losses import cross_entropy
 from atent.models import Shape
-from atent.smoothing import Smoothed, log_mean, noisy_copies, normal_noise
+from atent.smoothing.bounds import ABSTAIN
+from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
+from atent.smoothing.smoothed import Smoothed
+from atent.smoothing.stopping import Smoothing
 from atent.threat import Threat
 from toys import UNBOXED, generator, small_batch, small_network, stand_in, two_class_linear
 

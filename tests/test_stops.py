@@ -16,14 +16,15 @@ import pytest
 import torch
 
 from atent.cli import main
+from atent.data.decode import Files
 from atent.defenses import Term
 from atent.errors import Interrupted, UserError
-from atent.pictures import Files
-from atent.runs import Run, load_tensors, save_tensors
-from atent.state import State
-from atent.step import train_step
-from atent.target import open_target
-from atent.train import fit
+from atent.evaluation.target import open_target
+from atent.storage.files import load_tensors, save_tensors
+from atent.storage.run import Run
+from atent.training.fit import fit
+from atent.training.state import State
+from atent.training.step import train_step
 from short_runs import QUIET, TINY, assert_same_run, tiny
 from toys import own_folder
 

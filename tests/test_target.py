@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from atent.evaluation.target import open_network, open_target
 from atent.models import Shape
-from atent.target import open_network, open_target
-from atent.train import fit
+from atent.training.fit import fit
 from short_runs import QUIET, tiny
 
 SHAPE = Shape((1, 28, 28), 10)

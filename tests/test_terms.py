@@ -14,8 +14,8 @@ from atent.defenses import Defense, PgdAt, Term, worst_point
 from atent.defenses.cost import passes_per_image
 from atent.errors import UserError
 from atent.losses import cross_entropy, divergence
-from atent.step import train_step
 from atent.threat import Threat
+from atent.training.step import train_step
 from toys import THREATS, dual_norm, generator, small_batch, small_network, two_class_linear
 
 threats = pytest.mark.parametrize("threat", THREATS, ids=str)

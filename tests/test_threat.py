@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from atent.checks import Sample, check_attacks
 from atent.errors import ThreatWarning, UserError
-from atent.evaluate import check_points
-from atent.fields import Start
+from atent.evaluation.attack import check_points
+from atent.evaluation.checks import Sample, check_attacks
+from atent.methods import Start
 from atent.recipe import RECIPES
 from atent.threat import TOLERANCE, Threat
 from test_cli import atent

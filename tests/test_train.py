@@ -4,24 +4,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import atent.train
 import pytest
 import torch
 from torch import Tensor
 
-import atent.train
-from atent.data import SOURCES, Published
+from atent.data.images import Images
+from atent.data.published import SOURCES, Published
 from atent.defenses import Mma, Term
 from atent.errors import UserError
-from atent.images import Images
+from atent.evaluation.target import open_target
 from atent.losses import cross_entropy
 from atent.models import Shape
-from atent.recipe import load_recipe, recipe_names
-from atent.runs import load_tensors
-from atent.state import Tally
-from atent.step import NotFiniteError, Step, train_step
-from atent.target import open_target
+from atent.recipe import load_recipe, recipe_names, recipe_of
+from atent.storage.files import load_tensors
 from atent.threat import Threat
-from atent.train import How, fit
+from atent.training.alarms import Tally
+from atent.training.fit import fit
+from atent.training.options import How
+from atent.training.step import NotFiniteError, Step, train_step
 from short_runs import QUIET, assert_same_run, tiny
 from toys import THREATS, generator, own_folder, small_batch, small_network, stand_in, two_class_linear
 
@@ -75,7 +76,7 @@ def test_images_on_the_disk_train_bit_for_bit_like_those_in_memory(tmp_path: Pat
 def test_a_python_object_is_trained_and_judged(tmp_path: Path) -> None:
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
     run = fit(tiny(epochs=1), tmp_path, model=network, how=QUIET)
-    assert "Sequential (a Python object)" in run.recipe().model
+    assert "Sequential (a Python object)" in recipe_of(run).model
     with pytest.raises(UserError, match=r"a Python object.*--model package\.module:function"):
         open_target(run.folder)
     assert open_target(run.folder, model=network, examples=5).model == "Sequential"

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from atent.errors import UserError
+from atent.evaluation.target import open_network, open_target
 from atent.models import MODELS, Shape
-from atent.runs import Run, load_tensors, save_tensors, write_json
-from atent.target import open_network, open_target
-from atent.train import fit
-from atent.weights import load_weights
+from atent.models.weights import load_weights
+from atent.storage.files import load_tensors, save_tensors, write_json
+from atent.storage.run import Run
+from atent.training.fit import fit
 from short_runs import QUIET, TINY, tiny
 from test_cli import atent
 

@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from atent.data import load
-from atent.images import Images
+from atent.data.dataset import load
+from atent.data.images import Images
 from atent.models import Shape
 from atent.threat import Threat
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atent.attacks import MinimalAttack as MinimalAttack
     from atent.attacks import Pgd as Pgd
     from atent.attacks import SmoothPgd as SmoothPgd
-    from atent.certificate import Smoothing as Smoothing
+    from atent.data.images import Images as Images
     from atent.defenses import DEFENSES as DEFENSES
     from atent.defenses import Atent as Atent
     from atent.defenses import Defense as Defense
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from atent.defenses import Term as Term
     from atent.defenses import Trades as Trades
     from atent.defenses import worst_point as worst_point
-    from atent.entropy_sgd import EntropySGD as EntropySGD
     from atent.errors import ThreatWarning as ThreatWarning
-    from atent.images import Images as Images
+    from atent.evaluation.target import open_target as open_target
     from atent.losses import boosted_cross_entropy as boosted_cross_entropy
     from atent.losses import cross_entropy as cross_entropy
     from atent.losses import divergence as divergence
@@ -44,12 +43,13 @@ if TYPE_CHECKING:
     from atent.models import MODELS as MODELS
     from atent.models import Shape as Shape
     from atent.models import Standardize as Standardize
+    from atent.optim.entropy_sgd import EntropySGD as EntropySGD
     from atent.recipe import load_recipe as load_recipe
-    from atent.smoothing import Smoothed as Smoothed
-    from atent.target import open_target as open_target
+    from atent.smoothing.smoothed import Smoothed as Smoothed
+    from atent.smoothing.stopping import Smoothing as Smoothing
     from atent.threat import Threat as Threat
-    from atent.train import How as How
-    from atent.train import fit as fit
+    from atent.training.fit import fit as fit
+    from atent.training.options import How as How
 
 _HOMES = {
     "ascent": ("ascend",),

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from atent.errors import UserError, unknown
-from atent.fields import Direction, Projection, Pull, Start
 from atent.inputs import check_images
+from atent.methods import Direction, Projection, Pull, Start
 from atent.threat import Threat, over_pixels
 
 Objective = Callable[[Tensor], Tensor]

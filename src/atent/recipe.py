@@ -1,32 +1,26 @@
 """A recipe is everything that decides a training's result. It is a TOML file, a name of ours, or a Python object."""
 
-import inspect
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
-from torch import nn
-from torch.nn.parameter import is_lazy
 
 from atent.ascent import auto_pull, step_size
 from atent.attacks import AtentChain, Attack, Fgsm, make_attack
-from atent.borrow import borrowed
-from atent.data import SOURCES
+from atent.data.images import Augmentation
 from atent.defenses import DEFENSES, Atent, Defense, Fast, Standard
 from atent.errors import UserError, unknown
-from atent.fields import Count
-from atent.images import Augmentation, Images
-from atent.models import MODELS, Shape, Standardize, outside_model
-from atent.optim import OPTIMIZERS, Optimizer, Schedule
-from atent.tables import explain, field_names, is_imported, look_up, make, written_out
+from atent.methods import Count, defaults, explain, field_names, is_imported, make, written_out
+from atent.optim.optimizers import OPTIMIZERS, Optimizer
+from atent.optim.schedule import Schedule
+from atent.storage.files import read_json
+from atent.storage.run import Run
 from atent.threat import Threat
 
 Choice = Literal["robust", "clean"]
-OBJECT = " (a Python object)"  # ends the name of a network that was given as one
 RECIPES = Path(__file__).parent / "recipes"
 _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "defense": partial(make, DEFENSES, kind="defense"),
@@ -142,70 +136,23 @@ class Recipe(BaseModel):
         """Defense, optimizer and monitor by their keys."""
         return {part: make_one(getattr(self, part)) for part, make_one in _MAKERS.items()}
 
-    def make_model(self, images: Images, network: nn.Module | None = None) -> nn.Module:
-        """The network for these images, or the one given; behind a standardizing layer if the recipe wants it."""
-        built = build_model(network or self.model, images.shape)
-        if not self.standardize:
-            return built
-        known = SOURCES.get(self.data)
-        mean, std = (known.mean, known.std) if known else images.mean_and_std()
-        return nn.Sequential(Standardize(mean, std), built)
+    def check_same(self, found: "Recipe", folder: Path) -> None:
+        """Refuse to mix two recipes in one folder. Of what is found, nothing is made: it is compared as data."""
+        ours, theirs = self.model_dump(mode="json"), found.model_dump(mode="json")
+        for part, method in self.make_methods().items():
+            if ours[part]["name"] == theirs[part]["name"]:  # a field that the user's class got since has its default
+                added = {key: value for key, value in defaults(method).items() if key in ours[part]}
+                theirs[part] = {**added, **theirs[part]}
+        different = sorted(key for key in ours if ours[key] != theirs[key])
+        if different:
+            raise UserError(
+                f"{folder} holds a run of another recipe (different: {', '.join(different)}); "
+                "give another --out, or remove that folder"
+            )
 
 
 def _may_make(table: Mapping[str, Any], info: ValidationInfo) -> bool:
     return not is_imported(table.get("name")) or bool(info.context and info.context["build"])
-
-
-def build_model(model: str | nn.Module, shape: Shape) -> nn.Module:
-    """A network by our name, a user's `package.module:function`, or `timm:resnet18` and `torchvision:resnet18`."""
-    if isinstance(model, nn.Module):
-        name, network = type(model).__name__, model
-    else:
-        name, network = model, _built(model, shape)
-    _check_fits(name, network, shape)
-    return network
-
-
-def _built(name: str, shape: Shape) -> nn.Module:
-    if name.endswith(OBJECT):
-        raise UserError(f"the network was {name}; --model package.module:function must name what builds it")
-    build: Callable[..., nn.Module] = outside_model(name) or look_up(MODELS, name, "model")
-    try:
-        network = build(shape) if _wants_shape(build) else build()
-    except Exception as error:
-        raise UserError(f"model {name!r} failed on {shape}: {type(error).__name__}: {error}") from error
-    if not isinstance(network, nn.Module):
-        raise UserError(f"model {name!r} returned {type(network).__name__}; expected a torch.nn.Module")
-    return network
-
-
-def _wants_shape(build: Callable[..., nn.Module]) -> bool:
-    """Whether it must be told the shape; a user's function that knows its network's shape can be called without."""
-    try:
-        parameters = inspect.signature(build).parameters
-    except (TypeError, ValueError):  # no signature to be had, as of some built-in functions
-        return True
-    given = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
-    required = any(p.default is p.empty and p.kind not in given for p in parameters.values())
-    return required or "shape" in parameters
-
-
-def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:
-    """Try the network on two black images, so that one that does not fit the data is refused before any work."""
-    black = torch.zeros(2, *shape.image)
-    try:
-        with torch.no_grad():
-            if any(map(is_lazy, network.parameters())):  # such a layer learns its size from its first images
-                network.eval()(black)
-                network.train()
-            with borrowed(network):
-                logits = network(black)
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"model {name!r} does not take images of shape {shape.image}: {reason}") from error
-    found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-    if found != (2, shape.classes):
-        raise UserError(f"model {name!r} returned {found} for 2 images; expected logits of shape (2, {shape.classes})")
 
 
 def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build: bool = True) -> Recipe:
@@ -244,6 +191,11 @@ def parse_recipe(table: Mapping[str, Any], where: str, *, build: bool = False) -
         return Recipe.model_validate(table, context={"build": build})
     except ValidationError as error:
         raise UserError(explain(error, where)) from None
+
+
+def recipe_of(run: Run) -> Recipe:
+    """The recipe that a run was trained by."""
+    return parse_recipe(read_json(run.recipe_file), str(run.recipe_file))
 
 
 def recipe_names() -> list[str]:

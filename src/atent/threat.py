@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from atent.errors import ThreatWarning, UserError, unknown
-from atent.fields import Start
+from atent.methods import Start
 
 NORMS = ("linf", "l2")
 TOLERANCE = 1e-6  # rounding of float32 pixels near 1 is 6e-8

@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from atent.attacks.atent_chain import AtentChain
-from atent.attacks.autoattack import AutoAttack
 from atent.attacks.cw_l2 import CwL2
 from atent.attacks.cw_linf import CwLinf
 from atent.attacks.deepfool import DeepFool
-from atent.attacks.engines import LIBRARIES, make_engine
+from atent.attacks.external.autoattack import AutoAttack
+from atent.attacks.external.libraries import LIBRARIES, make_engine
 from atent.attacks.fgsm import Fgsm
 from atent.attacks.pgd import Pgd
-from atent.attacks.protocol import Attack, MinimalAttack
+from atent.attacks.protocols import Attack, MinimalAttack
 from atent.attacks.smooth_pgd import SmoothPgd
-from atent.tables import make
+from atent.methods import make
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
     "fgsm": Fgsm,

@@ -4,9 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from atent.ascent import Objective, Points, ascend
-from atent.attacks.protocol import named, until_broken
-from atent.fields import Count, Direction, Projection, Pull, Scale, Size, Start, method
+from atent.attacks.early_stopping import until_broken
+from atent.attacks.protocols import named
+from atent.fields import method
 from atent.losses import cross_entropy
+from atent.methods import Count, Direction, Projection, Pull, Scale, Size, Start
 from atent.threat import Threat
 
 

@@ -3,10 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from atent.attacks.protocol import named, nearest_within, pull_back, still_right
-from atent.borrow import borrowed
-from atent.fields import Count, Scale, method
+from atent.attacks.early_stopping import still_right
+from atent.attacks.nearest import nearest_within, pull_back
+from atent.attacks.protocols import named
+from atent.fields import method
 from atent.inputs import checked
+from atent.methods import Count, Scale
+from atent.network import borrowed
 from atent.threat import Threat, over_pixels
 
 

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from atent.ascent import Objective, Points, ascend
-from atent.attacks.protocol import named, until_broken
+from atent.attacks.early_stopping import until_broken
+from atent.attacks.protocols import named
 from atent.fields import method
 from atent.losses import LOSSES, LossName
 from atent.threat import Threat

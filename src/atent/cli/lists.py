@@ -27,10 +27,10 @@ def list_names(
     settings), its norms and where it comes from.
     """
     from atent.attacks import ATTACKS, OUTSIDE
-    from atent.data import SOURCES
+    from atent.data.published import SOURCES
     from atent.defenses import DEFENSES
     from atent.models import MODELS
-    from atent.optim import OPTIMIZERS
+    from atent.optim.optimizers import OPTIMIZERS
     from atent.recipe import RECIPES, recipe_names
 
     def headline(thing: object) -> str:

@@ -50,7 +50,8 @@ def train(
     from atent.machine import pick_device, prepare
     from atent.models import is_users
     from atent.recipe import load_recipe, parse_setting
-    from atent.train import How, fit
+    from atent.training.fit import fit
+    from atent.training.options import How
 
     named = {"data": data, "model": model, "weights": weights and str(weights), "reset": reset, "freeze": freeze}
     changes = dict(map(parse_setting, settings or [])) | {key: value for key, value in named.items() if value}
@@ -68,8 +69,8 @@ def train(
 
 
 def _print_training(folder: Path, best: dict[str, Any], epochs: int, threat: str, monitor: str) -> None:
-    from atent.console import print_table
-    from atent.rows import rate_of
+    from atent.report.terminal import print_table
+    from atent.storage.rows import rate_of
 
     if "clean" in best:
         count = best["examples"]

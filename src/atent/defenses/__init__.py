@@ -5,15 +5,15 @@ from collections.abc import Callable
 from atent.defenses.atent import Atent
 from atent.defenses.fast import Fast
 from atent.defenses.gaussian import Gaussian
-from atent.defenses.inner import worst_point
 from atent.defenses.mart import Mart
 from atent.defenses.mma import Mma
 from atent.defenses.pgd_at import PgdAt
-from atent.defenses.protocol import Defense, Remembering, Term, terms
+from atent.defenses.protocols import Defense, Remembering, Term, terms
 from atent.defenses.smooth_adv import SmoothAdv
 from atent.defenses.standard import Standard
 from atent.defenses.trades import Trades
 from atent.defenses.trades_smooth import TradesSmooth
+from atent.defenses.worst_point import worst_point
 
 DEFENSES: dict[str, Callable[..., Defense]] = {
     "standard": Standard,

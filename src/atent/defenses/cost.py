@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from atent.defenses.protocol import Defense, terms
-from atent.passes import Passes, counted
+from atent.defenses.protocols import Defense, terms
+from atent.network import Passes, counted
 from atent.randomness import derive
 from atent.threat import Threat
 

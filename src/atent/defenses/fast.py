@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from atent.defenses.pgd_at import PgdAt
-from atent.defenses.protocol import Term
-from atent.fields import Mode, Size, Start, method
+from atent.defenses.protocols import Term
+from atent.fields import method
+from atent.methods import Mode, Size, Start
 from atent.threat import Threat
 
 

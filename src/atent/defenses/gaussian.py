@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from atent.defenses.protocol import Term
-from atent.fields import Size, method
+from atent.defenses.protocols import Term
+from atent.fields import method
 from atent.inputs import checked
 from atent.losses import cross_entropy
-from atent.smoothing import normal_noise
+from atent.methods import Size
+from atent.smoothing.noise import normal_noise
 from atent.threat import Threat
 
 

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from atent.borrow import borrowed
-from atent.defenses.inner import worst_point
-from atent.defenses.protocol import Term
-from atent.fields import Count, Size, Start, method
+from atent.defenses.protocols import Term
+from atent.defenses.worst_point import worst_point
+from atent.fields import method
 from atent.inputs import checked
 from atent.losses import cross_entropy, soft_margin
+from atent.methods import Count, Size, Start
+from atent.network import borrowed
 from atent.threat import Threat, over_pixels
 
 _BISECTIONS, _BEYOND = 10, 1.05  # of the paper: ten, up to 1.05 d_max

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from atent.defenses.inner import worst_point
-from atent.defenses.protocol import Term
-from atent.fields import Count, Mode, Size, Start, method
+from atent.defenses.protocols import Term
+from atent.defenses.worst_point import worst_point
+from atent.fields import method
 from atent.inputs import checked
 from atent.losses import cross_entropy
-from atent.smoothing import log_mean, noisy_copies, normal_noise
+from atent.methods import Count, Mode, Size, Start
+from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
 from atent.threat import Threat
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from atent.defenses.protocol import Term
+from atent.defenses.protocols import Term
 from atent.fields import method
 from atent.inputs import checked
 from atent.losses import cross_entropy

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from atent.defenses.protocol import Term
+from atent.defenses.protocols import Term
 from atent.defenses.trades import Trades
-from atent.fields import Count, Scale, Size, Start, method
+from atent.fields import method
 from atent.inputs import checked
-from atent.smoothing import normal_noise
+from atent.methods import Count, Scale, Size, Start
+from atent.smoothing.noise import normal_noise
 from atent.threat import Threat
 
 

@@ -8,10 +8,10 @@ from torch import nn
 from atent.models.lenet5 import LeNet5
 from atent.models.outside import is_users, outside_model
 from atent.models.resnet import ResNet
-from atent.models.shape import Shape
 from atent.models.small_cnn import SmallCnn
 from atent.models.standardize import Standardize
 from atent.models.wide_resnet import WideResNet
+from atent.shape import Shape
 
 MODELS: dict[str, Callable[[Shape], nn.Module]] = {
     "small-cnn": SmallCnn,

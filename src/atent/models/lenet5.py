@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from atent.models.shape import Shape
+from atent.shape import Shape
 
 
 class LeNet5(nn.Module):

@@ -7,8 +7,8 @@ from types import ModuleType
 from torch import nn
 
 from atent.errors import UserError
-from atent.models.shape import Shape
-from atent.tables import is_imported
+from atent.methods import is_imported
+from atent.shape import Shape
 
 LIBRARIES = ("timm", "torchvision")
 

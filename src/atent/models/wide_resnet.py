@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from atent.models.shape import Shape
+from atent.shape import Shape
 
 
 class WideResNet(nn.Module):

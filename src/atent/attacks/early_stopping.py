@@ -1,0 +1,84 @@
+"""A search that leaves out an image as soon as it is broken, and its restarts."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from atent.ascent import Objective, Points
+from atent.attacks.protocols import within
+from atent.inputs import checked
+from atent.losses import Loss
+from atent.network import answers, borrowed, repeats_itself
+from atent.threat import Threat
+
+if TYPE_CHECKING:
+    pass
+
+
+Search = Callable[[Objective, Tensor], Points]
+
+
+def until_broken(
+    model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, *, loss: Loss, restarts: int, search: Search
+) -> Tensor:
+    """Repeat `search` on the examples that are still right; an example is robust only if every restart fails.
+
+    Examples that are wrong from the start come back as they are: an attack cannot repair them. On a random network,
+    where a single answer says little, every example is attacked to the end of each path.
+    """
+    with checked(model, x, y, threat) as threat, borrowed(model):
+        x_adv = x.clone()
+        logits = answers(model, x)
+        steady = repeats_itself(model, x, logits)
+        left = ((logits.argmax(1) == y) | (not steady)).nonzero().squeeze(1)
+        for restarts_after in reversed(range(restarts)):
+            if len(left) == 0:
+                break
+            x_adv[left], unbroken = climb(model, x[left], y[left], threat, loss, search, stop_early=steady)
+            left = left[unbroken]
+            if restarts_after and len(left) > 0:  # whoever called judges the very last points
+                left = left[still_right(model, x_adv[left], y[left])]
+    return x_adv
+
+
+def climb(
+    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, loss: Loss, search: Search, *, stop_early: bool
+) -> tuple[Tensor, Tensor]:
+    """Search, leaving out each example as soon as it is broken; its point, and which examples reached the end.
+
+    The pass that gives the gradient at a point also says how the point is classified, so a broken one costs nothing
+    to notice. It counts if it lies inside the threat, as all do on a path that is projected every step.
+    """
+    x_adv = x.clone()
+    left = torch.arange(len(x), device=x.device)
+    previous, wrong = x, torch.zeros_like(y, dtype=torch.bool)
+
+    def objective(point: Tensor) -> Tensor:
+        nonlocal previous, wrong
+        logits = model(point)
+        previous, wrong = point.detach(), logits.detach().argmax(1) != y
+        return loss(logits, y)
+
+    points = search(objective, x)
+    point = next(points)
+    with suppress(StopIteration):
+        while True:
+            keep = None
+            if stop_early and wrong.any() and (broken := wrong & within(threat, previous, x)).any():
+                x_adv[left[broken]], keep = previous[broken], ~broken
+                left, x, y, point = left[keep], x[keep], y[keep], point[keep]
+                if len(left) == 0:
+                    break
+            point = points.send(keep)
+    x_adv[left] = threat.project(point, x)  # a chain need not end inside
+    return x_adv, left
+
+
+@torch.no_grad()
+def still_right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Which examples are classified as they should be, shape (n,)."""
+    right: Tensor = model(x).argmax(1) == y
+    return right

@@ -1,0 +1,1 @@
+"""Attacks of other libraries behind our protocol: Foolbox, ART, AutoAttack. They need the extra `attacks`."""

@@ -1,0 +1,40 @@
+"""The nearest misclassified point: what it is worth in a threat, and how it is moved to the boundary."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from atent.attacks.protocols import MinimalAttack, within
+from atent.losses import margin
+from atent.threat import Threat, over_pixels
+
+if TYPE_CHECKING:
+    pass
+
+
+def nearest_within(
+    attack: MinimalAttack, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
+) -> Tensor:
+    """The nearest misclassified point where it lies inside the threat, else x."""
+    threat = Threat.parse(threat)
+    found = attack.nearest(model, x, y, threat, generator)
+    return torch.where(over_pixels(within(threat, found, x), x), found, x)
+
+
+@torch.no_grad()
+def pull_back(model: nn.Module, x: Tensor, y: Tensor, found: Tensor, confidence: float = 0.0) -> Tensor:
+    """Misclassified points moved towards x as long as they stay so, by ten halvings of the way.
+
+    Their margin stays above `confidence`, and above rounding (1e-6 of the largest logit): in a batch of another size
+    the same point may get slightly other logits.
+    """
+    if len(x) == 0:
+        return found
+    near, far = torch.zeros(len(x), device=x.device), torch.ones(len(x), device=x.device)  # right and wrong, from x
+    for _ in range(10):
+        middle = (near + far) / 2
+        logits = model(x + over_pixels(middle, x) * (found - x))
+        wrong = margin(logits, y) > confidence + 1e-6 * logits.abs().amax(1)
+        near, far = torch.where(wrong, near, middle), torch.where(wrong, middle, far)
+    return torch.where(over_pixels(far < 1, x), x + over_pixels(far, x) * (found - x), found)

@@ -1,0 +1,58 @@
+"""A data set by name or path: a published one, or a user's own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from atent.data.arrays import Arrays
+from atent.data.folder import look_into, recorded_folder
+from atent.data.images import Images, Split
+from atent.data.published import SOURCES, Published
+from atent.errors import UserError, unknown
+
+
+class DataSet(Protocol):
+    """Train and test images."""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a run keeps of it, so that another state of the data is noticed or does not matter."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """Which test images these are, where the data set's name does not say it."""
+        ...
+
+    def images(self, split: Split) -> Images: ...
+
+
+def open_data(
+    name: str,
+    data_dir: Path | None = None,
+    *,
+    resize: int | None = None,
+    test_share: float = 0.2,
+    known: Mapping[str, Any] | None = None,
+) -> DataSet:
+    """A data set of ours by its name, a folder of images or an .npz file by its path; `known`: a run's record of it."""
+    if name in SOURCES:
+        if resize is not None:
+            raise UserError(f"resize = {resize} with data {name}; it is for folders of your own images")
+        return Published(name, data_dir)
+    path = Path(name)
+    if path.is_dir():
+        return recorded_folder(path, known) if known else look_into(path, resize, test_share)
+    if path.suffix != ".npz" or not path.is_file():
+        raise unknown("data set", name, [*SOURCES, "a folder with a folder of images per class", "an .npz file"])
+    if resize is not None:
+        raise UserError(f"resize = {resize} with {name}; it is for folders of your own images")
+    arrays = Arrays(path, test_share)
+    if known and known != arrays.record:
+        raise UserError(f"{path} is not the file that this run was trained on: its sha256 sum has changed")
+    return arrays
+
+
+def load(name: str, split: Split, data_dir: Path | None = None) -> Images:
+    """One split of a data set, in memory."""
+    return open_data(name, data_dir).images(split).in_memory()

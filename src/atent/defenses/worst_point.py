@@ -1,0 +1,48 @@
+"""The point that most defenses train at: where projected ascent ends."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from atent.ascent import ascend, last
+from atent.losses import Loss, cross_entropy
+from atent.methods import Mode, Start
+from atent.network import borrowed
+from atent.threat import Threat
+
+
+def worst_point(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat | str,
+    generator: torch.Generator,
+    *,
+    loss: Loss = cross_entropy,
+    steps: int = 10,
+    step: float | None = None,
+    reach: float = 2.5,
+    start: Start = "uniform",
+    mode: Mode = "eval",
+    seen: Callable[[Tensor], Tensor] = lambda point: point,
+) -> Tensor:
+    """Where projected ascent on `loss(logits, y)` ends: the inner maximization of adversarial training.
+
+    Every example takes all `steps`, whether it is misclassified or not; `step`, `reach` and `start` are those of
+    `ascend`. y is what the loss compares the logits with: labels, or other logits for a divergence. The network is in
+    eval mode meanwhile, or in `mode` "train". What it sees of a point may be something else: noisy copies of it.
+    """
+    with borrowed(model, mode == "train"):
+        return last(
+            ascend(
+                lambda point: loss(model(seen(point)), y),
+                x,
+                threat,
+                steps=steps,
+                step=step,
+                reach=reach,
+                start=start,
+                generator=generator,
+            )
+        )

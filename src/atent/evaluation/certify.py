@@ -1,0 +1,121 @@
+"""Certified accuracy of a smoothed network: a row per image in a file, as `attack` keeps them for attacks."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from atent import __version__
+from atent.data.images import Images
+from atent.errors import Interrupted, UserError
+from atent.evaluation.target import Target
+from atent.network import answers, borrowed
+from atent.progress import progress, stop_requests
+from atent.report.figures import draw_curve, save_picture
+from atent.smoothing.bounds import as_row, l2_radius
+from atent.smoothing.counting import Trial, work_off
+from atent.smoothing.smoothed import refuse_randomized
+from atent.smoothing.stopping import BLOCK, Smoothing
+from atent.storage.certificates import CERTIFY, curve, read_certified
+from atent.storage.files import alone
+from atent.storage.row_file import RowFile
+from atent.storage.row_format import Cost
+from atent.threat import Threat
+
+
+def named_radii(radii: Sequence[float], threats: Sequence[Threat | str], pixels: int | None) -> list[tuple[float, str]]:
+    """Each radius of interest, with the threat that it covers, in order; a linf ball is covered by an l2 one."""
+    found = [(float(radius), "") for radius in radii]
+    found += [(l2_radius(threat, pixels), str(threat)) for threat in map(Threat.parse, threats)]
+    return sorted(dict.fromkeys(found))
+
+
+def certify_target(
+    target: Target,
+    how: Smoothing,
+    radii: Sequence[tuple[float, str]],
+    folder: Path,
+    *,
+    every: int = 1,
+    seed: int = 0,
+    batch: int = 1000,
+    device: torch.device | str = "cpu",
+) -> Path:
+    """Certify every image of the target, a row each in `folder`/certify; what is there already is not done again.
+
+    The target's images are every `every`-th of the test set; rows keep the test set's index.
+    """
+    check_deterministic(target.network, target.images, device)
+    header = make_header(target, how, radii, every=every, seed=seed)
+    file = RowFile.of(CERTIFY, folder, header)
+    path, total = file.path, len(target.images)
+    with alone(path):
+        done = file.resume(header)
+        trials = _trials(target.images, how, every, done, device)
+        began = time.perf_counter()
+        with stop_requests() as stop, progress(header["label"], total, "images", done) as show:
+            for finished in work_off(target.network, trials, how.sigma, seed, batch):
+                if finished:
+                    rows = [{"index": t.index, "label": t.label, **as_row(t.certificate)} for t in finished]
+                    began, seconds = time.perf_counter(), time.perf_counter() - began
+                    file.append(rows, Cost(sum(row["draws"] for row in rows), 0, round(seconds, 3)))
+                    done += len(rows)
+                    show(done)
+                if stop:
+                    raise Interrupted(stop[0])
+    one = read_certified(path)
+    asked = [(radius, one.accuracy(radius)) for radius, _ in one.radii]
+    title = f"{target.data}, {total:,} test images: sigma {how.sigma:g}, n {how.n:,}, alpha {how.alpha:g}"
+    save_picture(draw_curve(curve(one), asked, title), path.with_suffix(".png"))
+    return path
+
+
+def _trials(images: Images, how: Smoothing, every: int, skip: int, device: torch.device | str) -> Iterator[Trial]:
+    for k in range(skip, len(images)):
+        x, y = images.batch(slice(k, k + 1), device)
+        yield Trial(k * every, x[0], how, int(y[0]))
+
+
+def check_deterministic(network: nn.Module, images: Images, device: torch.device | str = "cpu") -> None:
+    """Refuse a network that is randomized already: its answers would not be those of the noise alone."""
+    refuse_randomized(network)
+    x, _ = images.batch(slice(16), device)
+    with borrowed(network):
+        if not torch.equal(answers(network, x), answers(network, x)):  # bit for bit: a proof rests on it
+            raise UserError(
+                "two passes over the same images differ: the network is randomized already; smoothing certifies "
+                "networks whose answer depends on the image alone"
+            )
+
+
+def make_header(
+    target: Target, how: Smoothing, radii: Sequence[tuple[float, str]], *, every: int, seed: int
+) -> dict[str, Any]:
+    """Everything that decides the rows. The batch size is not in it: it changes nothing but the network's rounding."""
+    exact = how.radii is None
+    header = {
+        "label": f"certify sigma {how.sigma:g}{' exact' if exact else ''}",
+        "sigma": how.sigma,
+        "n0": how.n0,
+        "n": how.n,
+        "alpha": how.alpha,
+        "exact": exact,
+        "radii": [list(pair) for pair in radii],
+        "block": BLOCK,
+        "data": target.data,
+        "split": "test",
+        "examples": len(target.images),
+        "every": every,
+        "seed": seed,
+        "model": target.model,
+        "weights": target.weights,
+        "version": __version__,
+        "classes": target.images.classes,
+    }
+    if target.digest:
+        header["images"] = target.digest
+    return json.loads(json.dumps(header))  # type: ignore[no-any-return]  # as it will be read: tuples become lists

@@ -1,0 +1,188 @@
+"""Signs that an attack failed rather than that a network is robust. Each is a sentence with the figure behind it.
+
+After Carlini et al. 2019, https://arxiv.org/abs/1902.06705, and Athalye et al. 2018, https://arxiv.org/abs/1802.00420.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from atent.ascent import ascend, input_gradient
+from atent.attacks import Attack, Pgd
+from atent.attacks.random_search import QUERIES, search_blindly
+from atent.data.images import Images
+from atent.losses import Loss, cross_entropy, margin
+from atent.network import borrowed, predict
+from atent.randomness import derive
+from atent.threat import Threat
+
+EXAMPLES = 100
+NOTABLE = 0.02  # of the images: two of a hundred may be chance
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Images that the network has right, with the network, and perhaps another one to make points on."""
+
+    model: nn.Module
+    x: Tensor
+    y: Tensor
+    threat: Threat
+    seed: int
+    other: nn.Module | None = None
+
+    def left(self, attack: Attack, threat: Threat | None = None) -> Tensor:
+        """Which images an attack leaves right."""
+        generator = derive(self.seed, "checks", device=self.x.device)
+        points = attack(self.model, self.x, self.y, threat or self.threat, generator)
+        return predict(self.model, points) == self.y
+
+
+def check_network(
+    model: nn.Module,
+    images: Images,
+    threat: Threat | str,
+    *,
+    other: nn.Module | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> list[str]:
+    """Try the network on its first images; what is suspicious, a sentence each.
+
+    It costs some 80 gradients and 300 forward passes an image. With an `other` network, points made on that one are
+    tried, too: 40 gradients of it and 40 forward passes more.
+    """
+    threat = Threat.parse(threat)
+    x, y = images.batch(slice(EXAMPLES), device)
+    with borrowed(model):
+        right = predict(model, x) == y
+        if not right.any():
+            return ["none of the first images is classified right, so there is nothing to check"]
+        sample = Sample(model, x[right], y[right], threat, seed, other)
+        return [*check_outputs(sample), *check_randomness(sample), *check_gradients(sample), *check_attacks(sample)]
+
+
+def check_range(model: nn.Module, images: Images, device: torch.device | str = "cpu") -> list[str]:
+    """Whether the network is hardly better than chance on clean images."""
+    x, y = images.batch(slice(EXAMPLES), device)
+    with borrowed(model):
+        accuracy = float((predict(model, x) == y).float().mean())
+    chance = 1 / images.shape.classes
+    if len(y) < 50 or accuracy > chance + 0.1 * (1 - chance):
+        return []
+    return [
+        f"only {100 * accuracy:.0f} % of the first {len(y)} clean images are classified right (chance: "
+        f"{100 * chance:.0f} %): the network may want another pixel range than [0,1], a standardization, or other data"
+    ]
+
+
+@torch.no_grad()
+def check_outputs(sample: Sample) -> Iterator[str]:
+    """Logits must be logits: losses of probabilities vanish where the network is sure."""
+    outputs = sample.model(sample.x)
+    if outputs.min() >= 0 and outputs.max() <= 1 + 1e-5 and (outputs.sum(1) - 1).abs().max() < 1e-4:
+        yield (
+            "the outputs are probabilities (every row sums to 1): softmax is applied twice in a loss, which hides its "
+            "gradient; return the logits"
+        )
+    elif outputs.logsumexp(1).abs().max() < 1e-4:
+        yield (
+            "the outputs are log-probabilities (every row's logsumexp is 0): their small differences are lost to "
+            "rounding where the network is sure; return the logits"
+        )
+
+
+@torch.no_grad()
+def check_randomness(sample: Sample) -> Iterator[str]:
+    """A random network must be attacked in the mean over its randomness."""
+    first, second = sample.model(sample.x), sample.model(sample.x)
+    change = float((first - second).abs().max() / first.abs().max().clamp_min(1e-30))
+    if change > 1e-4:
+        flips = int((first.argmax(1) != second.argmax(1)).sum())
+        yield (
+            f"two passes over the same {len(first)} images differ by {100 * change:.2g} % of the largest logit and in "
+            f"{flips} predictions: the network is random, so a point that failed once may succeed, and single "
+            "gradients mislead; average gradients over passes (autoattack with version=rand)"
+        )
+
+
+def check_gradients(sample: Sample) -> Iterator[str]:
+    """Gradient attacks need gradients."""
+    gradient = input_gradient(lambda x: cross_entropy(sample.model(x), sample.y), sample.x).flatten(1)
+    lost = float(((gradient == 0).all(1) | ~gradient.isfinite().all(1)).float().mean())
+    if lost > NOTABLE:
+        yield (
+            f"the loss has no input gradient (all zero, or NaN) for {100 * lost:.0f} % of {len(gradient)} images: "
+            "gradient attacks stand still there, from logits too large for the softmax or a step that cannot be "
+            "differentiated; attack the margin or DLR loss, or a smooth stand-in of that step"
+        )
+
+
+def check_attacks(sample: Sample) -> Iterator[str]:
+    """More steps, more radius and more knowledge must not make an attack weaker."""
+    count = len(sample.x)
+    once = sample.left(Pgd(steps=1, reach=1.0, start="center"))
+    many, by_margin = sample.left(Pgd(steps=20)), sample.left(Pgd(steps=20, loss="margin"))
+    if float(many.float().mean() - once.float().mean()) > NOTABLE:
+        yield (
+            f"one step breaks more than twenty: {int(once.sum())} of {count} images stay right under FGSM, "
+            f"{int(many.sum())} under PGD-20: the gradient leads astray after the first step (gradient masking)"
+        )
+    everything = _everything(sample)
+    far = float(sample.left(Pgd(steps=40, loss="margin"), everything).float().mean())
+    most = float(sample.y.bincount().max() / count)
+    if far > most + NOTABLE:
+        yield (
+            f"{100 * far:.0f} % of {count} images stay right under PGD-40 at {everything}, a radius at which every "
+            f"image can be made the same grey, so at most {100 * most:.0f} % can be: the attack fails there, and may "
+            f"at {sample.threat} too"
+        )
+    white = many & by_margin
+    blind = search_blindly(sample.model, sample.x, sample.y, sample.threat, white, sample.seed)
+    if float((white & ~blind).sum()) > NOTABLE * count:
+        yield (
+            f"a random search of {QUERIES} queries without gradients breaks {int((white & ~blind).sum())} of the "
+            f"{int(white.sum())} images that PGD-20 left right: gradients are masked, and figures of gradient attacks "
+            "flatter"
+        )
+    if sample.other is None:
+        return
+    carried = transfer(sample, sample.other, white)
+    if float((white & ~carried).sum()) > NOTABLE * count:
+        yield (
+            f"points that PGD-20 made on the other network break {int((white & ~carried).sum())} of the "
+            f"{int(white.sum())} images that PGD-20 on this one left right: its gradients are masked, and figures of "
+            "gradient attacks flatter"
+        )
+
+
+def _everything(sample: Sample) -> Threat:
+    """The smallest threat of the same norm that holds the grey image around every image."""
+    radius = 0.5 if sample.threat.norm == "linf" else 0.5 * math.sqrt(sample.x[0].numel())
+    return sample.threat.with_radius(radius)
+
+
+def transfer(sample: Sample, other: nn.Module, among: Tensor) -> Tensor:
+    """Which images stay right at every point that PGD-20 on cross-entropy and on the margin passes on another network.
+
+    Those not `among` are not tried. A path does not end where it breaks the other network: such points carry least far.
+    """
+    left = among.clone()
+    generator = derive(sample.seed, "transfer", device=sample.x.device)
+    with borrowed(other):
+        for loss in (cross_entropy, margin):
+            k = left.nonzero()[:, 0]
+            if len(k) == 0:
+                break
+            objective = partial(_loss_on, other, loss, sample.y[k])
+            for point in ascend(objective, sample.x[k], sample.threat, steps=20, generator=generator):
+                left[k] &= predict(sample.model, point) == sample.y[k]
+    return left
+
+
+def _loss_on(model: nn.Module, loss: Loss, y: Tensor, x: Tensor) -> Tensor:
+    return loss(model(x), y)

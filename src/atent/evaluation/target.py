@@ -1,0 +1,175 @@
+"""What is to be judged: a trained network (run folder, weights file or function), and the images to try it on."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from atent.data.dataset import open_data
+from atent.data.images import Images
+from atent.errors import UserError
+from atent.models import Shape, Standardize, is_users
+from atent.models.build import build_model
+from atent.models.weights import load_weights, weights_hash
+from atent.recipe import Recipe, parse_recipe, recipe_of
+from atent.storage.files import load_tensors
+from atent.storage.run import Run
+
+
+@dataclass(frozen=True)
+class Target:
+    """A network with its weights' hash, the images, and the threat it was trained for (None if not known)."""
+
+    network: nn.Module
+    weights: str
+    model: str
+    images: Images
+    data: str
+    threat: str | None
+    folder: Path
+    digest: str = ""  # of which images these are, where their name does not say it
+
+
+def open_target(
+    name: str | Path,
+    *,
+    model: str | nn.Module | None = None,
+    data: str | None = None,
+    data_dir: Path | None = None,
+    resize: int | None = None,
+    examples: int | None = None,
+    device: torch.device | str = "cpu",
+    trust: bool = False,
+) -> Target:
+    """Load a run folder's best weights, or a weights file; a foreign file's model and data must be named.
+
+    A `package.module:function` that only the file names is imported and called if `trust` says so, else refused.
+    Or call `package.module:function`, which returns a network with its weights; its data must be named.
+    """
+    if _is_function(name):
+        return _open_function(str(name), model, data, data_dir, resize=resize, examples=examples, device=device)
+    path = Path(name)
+    weights, recipe = _find_weights(path)
+    if recipe and not model:
+        _check_trusted(recipe.model, path, trust, f"name it yourself with --model {recipe.model!r}")
+    build = model or (recipe.model if recipe else None)
+    where = data or (recipe.data if recipe else None)
+    if build is None or where is None:
+        raise UserError(f"{path} does not say what it is, so {'--model' if build is None else '--data'} must be given")
+    images, shown = _test_images(where, data_dir, resize, recipe, Run(path if path.is_dir() else path.parent))
+    images = _first(images, examples)
+    network, digest = _load_network(build, recipe, weights, images.shape, device)
+    folder = path if path.is_dir() else Path("runs") / f"{path.stem}-{digest[:6]}"
+    called = build if isinstance(build, str) else type(build).__name__
+    return Target(network, digest, called, images, where, recipe.threat if recipe else None, folder, shown)
+
+
+def open_network(
+    name: str | Path, shape: Shape, model: str, device: torch.device | str = "cpu", *, trust: bool = False
+) -> nn.Module:
+    """A network alone, named like a target, for images of this shape; `model` builds it where a file does not say.
+
+    Another `package.module:function` that only the file names is refused, unless `trust` says otherwise.
+    """
+    if _is_function(name):
+        return build_model(str(name), shape).to(device).eval()
+    weights, recipe = _find_weights(Path(name))
+    if recipe and recipe.model != model:
+        _check_trusted(recipe.model, Path(name), trust, "give a package.module:function that makes it with its weights")
+    return _load_network(recipe.model if recipe else model, recipe, weights, shape, device)[0]
+
+
+def _check_trusted(model: str, path: Path, trust: bool, cure: str) -> None:
+    """Refuse to run what a file names, unless the user trusts the file."""
+    if is_users(model) and not trust:
+        raise UserError(
+            f"{path} says that its network is made by {model!r}, which would be imported and run; if you know it, "
+            f"{cure}, or give --trust to run what the file names"
+        )
+
+
+def _is_function(name: str | Path) -> bool:
+    return ":" in str(name) and not Path(name).exists()
+
+
+def _find_weights(path: Path) -> tuple[Path, Recipe | None]:
+    """The file with the weights, and the recipe where a run or a checkpoint of ours tells it."""
+    weights = Run(path).best if path.is_dir() else path
+    if not weights.is_file():
+        raise UserError(
+            f"no weights at {weights}; expected a run folder of atent train, a weights file, or package.module:function"
+        )
+    return weights, recipe_of(Run(path)) if path.is_dir() else recipe_inside(path)
+
+
+def _load_network(
+    model: str | nn.Module, recipe: Recipe | None, weights: Path, shape: Shape, device: torch.device | str
+) -> tuple[nn.Module, str]:
+    """The network with these weights, and their hash."""
+    network = build_model(model, shape)
+    if recipe and recipe.standardize:
+        channels = shape.image[0]
+        network = nn.Sequential(
+            Standardize([0.0] * channels, [1.0] * channels), network
+        )  # the weights hold its numbers
+    digest = load_weights(network, weights)
+    network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network.eval(), digest
+
+
+def _open_function(
+    name: str,
+    model: str | nn.Module | None,
+    data: str | None,
+    data_dir: Path | None,
+    *,
+    resize: int | None,
+    examples: int | None,
+    device: torch.device | str,
+) -> Target:
+    if model is not None:
+        raise UserError(f"--model {model} with the target {name}, which is a function that makes its own network")
+    if data is None:
+        raise UserError(f"{name} does not say its data, so --data must be given")
+    found = open_data(data, data_dir, resize=resize)
+    images = _first(found.images("test"), examples)
+    network = build_model(name, images.shape).to(device).eval()
+    digest = weights_hash(network)
+    folder = Path("runs") / f"{name.partition(':')[2]}-{digest[:6]}"
+    return Target(network, digest, name, images, data, None, folder, found.digest)
+
+
+def _first(images: Images, examples: int | None) -> Images:
+    if examples is not None and not 1 <= examples <= len(images):
+        raise UserError(f"--examples {examples}; allowed: 1 to {len(images)}")
+    return images.take(slice(examples))
+
+
+def every_image(target: Target, every: int, examples: int | None) -> Target:
+    """The same target with every `every`-th of its images, and of those the first `examples`."""
+    return replace(target, images=_first(target.images.take(slice(None, None, every)), examples))
+
+
+def _test_images(
+    data: str, data_dir: Path | None, resize: int | None, recipe: Recipe | None, run: Run
+) -> tuple[Images, str]:
+    """The test images, of a user's own data those that the run kept out of its training; and a digest of them."""
+    if recipe is None:
+        found = open_data(data, data_dir, resize=resize)
+        return found.images("test"), found.digest
+    trained_on = data == recipe.data or Path(data).resolve() == Path(recipe.data).resolve()
+    record = run.data_record() or {}
+    known = record if trained_on else None
+    found = open_data(data, data_dir, resize=resize or recipe.resize, test_share=recipe.test_share, known=known)
+    images = found.images("test")
+    trained = tuple(record.get("train", images.classes))
+    if images.classes != trained:
+        raise UserError(f"{data} has the classes {', '.join(images.classes)}; {run.folder} knows {', '.join(trained)}")
+    return images, found.digest
+
+
+def recipe_inside(weights: Path) -> Recipe | None:
+    """The recipe that a checkpoint of ours carries in its header."""
+    info = load_tensors(weights)[1] if weights.suffix == ".safetensors" else {}
+    return parse_recipe(info["recipe"], str(weights)) if "recipe" in info else None

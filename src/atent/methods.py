@@ -1,0 +1,182 @@
+"""What a method is, a frozen, checked dataclass whose fields are its hyper-parameters, and how names are looked up.
+
+A name with a colon, `package.module:Name`, is the user's own and is imported."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as _dataclass
+    from typing import TypeVar, dataclass_transform
+
+    T = TypeVar("T")
+
+    @dataclass_transform(frozen_default=True)
+    def method(cls: type[T]) -> type[T]: ...
+
+else:
+    from pydantic.dataclasses import dataclass as _dataclass
+
+    def method(cls):
+        """Make `cls` a frozen dataclass that checks its fields' types and ranges and refuses unknown ones."""
+        return _dataclass(frozen=True, config=ConfigDict(extra="forbid"))(cls)
+
+
+import dataclasses
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
+
+from atent.errors import UserError, unknown
+
+Count = Annotated[int, Field(ge=1)]
+
+
+Whole = Annotated[int, Field(ge=0)]
+
+
+Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+Tolerance = Annotated[float, Field(ge=0, lt=1)]
+
+
+Start = Literal["center", "near", "uniform", "unboxed", "corner", "gaussian"]
+
+
+Direction = Literal["steepest", "raw"]
+
+
+Projection = Literal["last", "every", "never"]
+
+
+Mode = Literal["eval", "train"]
+
+
+Pull = Scale | Literal["auto"]
+
+
+T = TypeVar("T")
+
+
+_BATCH = ("model", "x", "y", "threat", "generator")
+
+
+_CALLED_WITH = {"defense": _BATCH, "attack": _BATCH, "optimizer": ("parameters",)}
+
+
+def is_imported(name: object) -> bool:
+    """Whether a name is `package.module:Name`: looking it up imports a module, which runs code."""
+    return ":" in str(name)
+
+
+def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
+    """The entry called `name`, or the user's own object if the name has a colon."""
+    if is_imported(name):
+        return import_object(name, kind)  # type: ignore[no-any-return]
+    if name not in table:
+        raise unknown(kind, name, [*table, "package.module:Name"])
+    return table[name]
+
+
+def import_object(name: str, kind: str) -> Any:
+    """Import `package.module:Name`."""
+    module, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # a script's path has its own folder instead of the user's
+        sys.path.insert(0, here)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UserError(f"cannot import {kind} {name!r}: {error}; allowed: package.module:Name on the path") from None
+
+
+def make(table: Mapping[str, T], settings: Mapping[str, Any], kind: str, where: str = "") -> Any:
+    """Build a method from `{"name": ..., field: value, ...}`; a wrong field is refused with the list of right ones.
+
+    What a user's name leads to is called only if it is a class, and one that fits methods of this kind.
+    """
+    if "name" not in settings:
+        raise UserError(f"{kind} without a name; known: {', '.join(sorted(table))}{where and f' ({where})'}")
+    fields = {key: value for key, value in settings.items() if key != "name"}
+    name = str(settings["name"])
+    build: Any = look_up(table, name, kind)
+    if is_imported(name):
+        _check_class(build, name, kind)
+    known = field_names(build)
+    for key in fields:
+        if known and key not in known:
+            raise unknown(f"{kind} field", key, known, where or name)
+    try:
+        method = build(**fields)
+    except ValidationError as error:
+        raise UserError(explain(error, where or f"{kind} {name}")) from None
+    except TypeError as error:
+        raise UserError(f"{kind} {name} cannot be made of {fields}: {error}") from error
+    if kind == "optimizer" and not hasattr(method, "lr"):
+        raise UserError(f"optimizer {name!r} has no attribute lr, the learning rate that the schedule multiplies")
+    return method
+
+
+def _check_class(found: object, name: str, kind: str) -> None:
+    """Refuse what is not a class, and a class whose objects are not called as methods of this kind are."""
+    arguments = _CALLED_WITH[kind]
+    expected = f"expected a class with a method __call__(self, {', '.join(arguments)})"
+    if not isinstance(found, type):
+        raise UserError(f"{kind} {name!r} is not a class but of type {type(found).__name__}; {expected}")
+    call = next((vars(base)["__call__"] for base in found.__mro__ if "__call__" in vars(base)), None)
+    if call is None:
+        raise UserError(f"{kind} {name!r} has no method __call__; {expected}")
+    try:
+        inspect.signature(call).bind(None, *arguments)
+    except (TypeError, ValueError) as error:  # ValueError: built in, its arguments unknown
+        raise UserError(f"the method __call__ of {kind} {name!r} does not fit ({error}); {expected}") from None
+
+
+def written_out(settings: Mapping[str, Any], method: object) -> dict[str, Any]:
+    """The table that a method was made of, with every default in it (of a user's own class, if it is a dataclass)."""
+    if isinstance(known := getattr(method, "settings", None), Mapping):  # an outside engine has written them out
+        return dict(known)
+    return {**settings, **(dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {})}  # type: ignore[arg-type]
+
+
+def defaults(method: object) -> dict[str, Any]:
+    """The values that fields of a method have unless others are given, as JSON has them; none if it is no dataclass."""
+    if not dataclasses.is_dataclass(method):
+        return {}
+    parameters = inspect.signature(type(method)).parameters.values()
+    known = {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
+    return dict(to_jsonable_python(known, fallback=repr))
+
+
+def field_names(build: object) -> list[str]:
+    """The fields of a dataclass or pydantic model; empty for anything else."""
+    return list(getattr(build, "__dataclass_fields__", None) or getattr(build, "model_fields", {}))
+
+
+def explain(error: ValidationError, where: str) -> str:
+    """Pydantic's first complaint as one line: the field, the value given, what is allowed, the place."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    # Parts such as "float" or "constrained-str" only name the branch of a union that was tried.
+    depth = 3 if any(isinstance(part, int) for part in first["loc"]) else 2  # a list's item has fields of its own
+    parts = first["loc"][:depth]
+    field = ".".join(str(part) for part in parts if not str(part).startswith(("constrained", "literal")))
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return f"{where}: {field} is missing"
+    if isinstance(first["input"], dict) or not field:  # a table as a whole: the message says what is wrong in it
+        return f"{where}: {message}"
+    return f"{where}: {field} = {first['input']!r}: {message[:1].lower()}{message[1:]}"

@@ -1,0 +1,67 @@
+"""A network by name, function or object, tried on the images' shape before any work."""
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from atent.errors import UserError
+from atent.methods import look_up
+from atent.models import MODELS, Shape, outside_model
+from atent.network import borrowed
+
+OBJECT = " (a Python object)"  # ends the name of a network that was given as one
+
+
+def build_model(model: str | nn.Module, shape: Shape) -> nn.Module:
+    """A network by our name, a user's `package.module:function`, or `timm:resnet18` and `torchvision:resnet18`."""
+    if isinstance(model, nn.Module):
+        name, network = type(model).__name__, model
+    else:
+        name, network = model, _built(model, shape)
+    _check_fits(name, network, shape)
+    return network
+
+
+def _built(name: str, shape: Shape) -> nn.Module:
+    if name.endswith(OBJECT):
+        raise UserError(f"the network was {name}; --model package.module:function must name what builds it")
+    build: Callable[..., nn.Module] = outside_model(name) or look_up(MODELS, name, "model")
+    try:
+        network = build(shape) if _wants_shape(build) else build()
+    except Exception as error:
+        raise UserError(f"model {name!r} failed on {shape}: {type(error).__name__}: {error}") from error
+    if not isinstance(network, nn.Module):
+        raise UserError(f"model {name!r} returned {type(network).__name__}; expected a torch.nn.Module")
+    return network
+
+
+def _wants_shape(build: Callable[..., nn.Module]) -> bool:
+    """Whether it must be told the shape; a user's function that knows its network's shape can be called without."""
+    try:
+        parameters = inspect.signature(build).parameters
+    except (TypeError, ValueError):  # no signature to be had, as of some built-in functions
+        return True
+    given = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    required = any(p.default is p.empty and p.kind not in given for p in parameters.values())
+    return required or "shape" in parameters
+
+
+def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:
+    """Try the network on two black images, so that one that does not fit the data is refused before any work."""
+    black = torch.zeros(2, *shape.image)
+    try:
+        with torch.no_grad():
+            if any(map(is_lazy, network.parameters())):  # such a layer learns its size from its first images
+                network.eval()(black)
+                network.train()
+            with borrowed(network):
+                logits = network(black)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"model {name!r} does not take images of shape {shape.image}: {reason}") from error
+    found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    if found != (2, shape.classes):
+        raise UserError(f"model {name!r} returned {found} for 2 images; expected logits of shape (2, {shape.classes})")

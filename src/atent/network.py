@@ -1,0 +1,91 @@
+"""A network in use: borrowed and given back as it was found, its answers checked, its passes counted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atent.errors import UserError
+
+
+@contextmanager
+def borrowed(model: nn.Module, training: bool = False) -> Iterator[nn.Module]:
+    """The model in eval (or train) mode with its parameters frozen; afterwards every flag is as before.
+
+    Frozen parameters receive no gradient, so a backward pass to the input skips about half of its work.
+    Buffers are not restored: in train mode BatchNorm statistics move, as in any training pass.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    try:
+        if not (training and model.training):  # layers that their owner froze stay so in a training network
+            model.train(training)
+        for parameter in trained:
+            parameter.requires_grad_(False)
+        yield model
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+        for module, mode in modes:
+            module.training = mode
+
+
+@dataclass
+class Passes:
+    """Images that went forward; those whose logits were differentiated; and those of them to the weights."""
+
+    forward: int = 0
+    backward: int = 0
+    to_weights: int = 0
+
+
+@contextmanager
+def counted(model: nn.Module) -> Iterator[Passes]:
+    """Count the passes through the model until the end of the block; its hooks are then as before."""
+    passes = Passes()
+
+    def came_back(gradient: Tensor) -> None:
+        passes.backward += len(gradient)
+
+    def came_back_to_weights(gradient: Tensor) -> None:
+        came_back(gradient)
+        passes.to_weights += len(gradient)
+
+    def went_through(module: nn.Module, arguments: Any, logits: Any) -> None:  # noqa: ARG001 (a hook's)
+        if isinstance(logits, Tensor):
+            passes.forward += len(logits)
+            if logits.requires_grad:
+                trained = any(parameter.requires_grad for parameter in module.parameters())
+                logits.register_hook(came_back_to_weights if trained else came_back)
+
+    hook = model.register_forward_hook(went_through)
+    try:
+        yield passes
+    finally:
+        hook.remove()
+
+
+@torch.no_grad()
+def answers(model: nn.Module, x: Tensor) -> Tensor:
+    """The logits of each image; a network that says NaN or the wrong shape is refused."""
+    logits = model(x)
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UserError(f"the model returned {shape} for {len(x)} images; expected logits of shape ({len(x)}, classes)")
+    if not logits.isfinite().all():
+        raise UserError("the model returned NaN or infinite logits")
+    return logits
+
+
+def repeats_itself(model: nn.Module, x: Tensor, logits: Tensor) -> bool:
+    """Whether it says the same of the first eight images again, but for rounding: a random network does not."""
+    again = answers(model, x[:8])
+    return bool((again - logits[:8]).abs().max() <= 1e-4 * again.abs().max())
+
+
+def predict(model: nn.Module, x: Tensor) -> Tensor:
+    """The class of each image."""
+    return answers(model, x).argmax(1)

@@ -1,0 +1,70 @@
+"""Optimizers by name: each a frozen dataclass that builds a torch optimizer."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Annotated, Protocol
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from atent.fields import method
+from atent.methods import Count, Fraction, Scale, Size
+from atent.optim.entropy_sgd import EntropySGD
+
+
+class Optimizer(Protocol):
+    """How the weights move: builds a torch optimizer. Its `lr` is what the schedule multiplies."""
+
+    @property
+    def lr(self) -> float: ...
+
+    def __call__(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer: ...
+
+
+@method
+class Sgd:
+    """Stochastic gradient descent with momentum."""
+
+    lr: Size = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    nesterov: bool = False
+    weight_decay: Scale = 0.0
+
+    def __post_init__(self) -> None:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov needs a momentum above 0")
+
+    def __call__(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, **dataclasses.asdict(self))
+
+
+@method
+class Adam:
+    """Adam."""
+
+    lr: Size = 1e-3
+    weight_decay: Scale = 0.0
+
+    def __call__(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, **dataclasses.asdict(self))
+
+
+@method
+class Entropy:
+    """Entropy-SGD, `atent.entropy_sgd.EntropySGD`: Langevin steps on the weights, then a step to their average."""
+
+    lr: Size = 1.0
+    steps: Count = 5
+    step: Size = 0.1
+    gamma: Scale = 1e-3
+    growth: Scale = 0.0
+    noise: Scale = 1e-4
+    share: Fraction = 0.75
+    weight_decay: Scale = 0.0
+
+    def __call__(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return EntropySGD(parameters, **dataclasses.asdict(self))
+
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": Sgd, "adam": Adam, "entropy-sgd": Entropy}

@@ -1,0 +1,48 @@
+"""The learning rate and the eps warm-up as functions of the time."""
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atent.fields import method
+from atent.methods import Count, Scale, Size
+
+
+@method
+class Schedule:
+    """The learning rate's factor and eps' share at a moment of the training, `done` of 1; no state to store.
+
+    constant; step: times `factor` at each of `milestones` (epochs); cosine: to 0; one-cycle: up from 1/25 and down to
+    0 along cosines. During the first `warmup` of the training the rate climbs. Eps climbs with it, in a straight line
+    that takes `eps_warmup` times as long: the other way round, eps full while the rate is still low, MNIST at linf .3
+    sticks at a constant prediction.
+    """
+
+    name: Literal["constant", "step", "cosine", "one-cycle"] = "constant"
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    eps_warmup: Scale = 1.6
+    milestones: tuple[Count, ...] = ()
+    factor: Size = 0.1
+
+    def rate(self, done: float, epochs: int) -> float:
+        """The factor of the learning rate, in [0, 1] (more only if `factor` is)."""
+        if done < self.warmup:
+            climbed = done / self.warmup
+            return 0.04 + 0.96 * (_cosine(1 - climbed) if self.name == "one-cycle" else climbed)
+        if self.name in ("cosine", "one-cycle"):
+            return _cosine((done - self.warmup) / (1 - self.warmup))
+        if self.name == "step":
+            # The tolerance keeps rounding in done * epochs from delaying a drop by a batch.
+            return self.factor ** sum(done * epochs >= milestone - 1e-9 for milestone in self.milestones)
+        return 1.0
+
+    def eps_share(self, done: float) -> float:
+        """The share of the threat's radius used in training at this moment."""
+        length = self.warmup * self.eps_warmup
+        return min(1.0, done / length) if length > 0 else 1.0
+
+
+def _cosine(way: float) -> float:
+    """From 1 at way 0 to 0 at way 1."""
+    return (1 + math.cos(math.pi * way)) / 2

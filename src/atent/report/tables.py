@@ -1,0 +1,162 @@
+"""Tables made from rows: what a run folder's attacks found, and the worst case per example over them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from atent.storage.certificates import Certified
+from atent.storage.row_file import finished_files, leave_out
+from atent.storage.row_format import Content
+from atent.storage.rows import ATTACK, Rate, Row, clean_rate, median_distance, rate, robust_rate
+from atent.threat import Threat
+
+UNVERIFIED = "* Rows of an older atent, without checksums: not verified."
+
+
+class Result(NamedTuple):
+    """One line of a table: a network under an attack. `distance` is the median one, of attacks that measure it.
+
+    Rows without checksums are not `verified`.
+    """
+
+    run: str
+    data: str
+    threat: str
+    attack: str
+    examples: int
+    clean: Rate
+    robust: Rate
+    distance: float | None = None
+    verified: bool = True
+
+
+class ClassResult(NamedTuple):
+    """A class of a network's images, under the worst case of the attacks that met them."""
+
+    name: str
+    examples: int
+    clean: Rate
+    robust: Rate
+
+
+class Met(NamedTuple):
+    """Attacks that met the same examples of the same network under the same threat."""
+
+    run: str
+    data: str
+    threat: Threat
+    classes: list[str]
+    attacks: list[Content[Row]]
+
+    @property
+    def verified(self) -> bool:
+        return all(attack.verified for attack in self.attacks)
+
+
+def finished(folder: Path, say: Callable[[str], None] = leave_out) -> list[Met]:
+    """Every finished attack of a run folder, those that can be compared together, the smallest radius first.
+
+    Networks are told apart by their weights' hash where a folder has rows of several (a run trained further). A file
+    that is damaged or unfinished is left out, and named.
+    """
+    found: dict[tuple[str, str, str, str, str, Threat, int], Met] = {}
+    for _, attack in finished_files(ATTACK, folder, say):
+        header, threat = attack.header, Threat.parse(attack.header["threat"])
+        judged, images = header.get("judged", ""), header.get("images", "")
+        key = (header["weights"], header["model"], judged, header["data"], images, threat, len(attack.rows))
+        name = f"{folder.resolve().name}{judged and f', {judged}'}"
+        met = found.setdefault(key, Met(name, header["data"], threat, header.get("classes") or [], []))
+        met.attacks.append(attack)
+    several = len({weights for weights, *_ in found}) > 1
+    named = [met._replace(run=f"{met.run} ({weights[:6]})") if several else met for (weights, *_), met in found.items()]
+    return sorted(named, key=lambda met: (met.run, met.data, met.threat.norm, met.threat.eps))
+
+
+def results(folder: Path) -> list[Result]:
+    """Every finished attack of a run folder and, where several met the same examples, their worst case."""
+    return result_lines(finished(folder))
+
+
+def result_lines(found: Iterable[Met]) -> list[Result]:
+    """A line for each attack and, where several met the same examples, one for their worst case."""
+    lines = []
+    for met in found:
+        place = (met.run, met.data, str(met.threat))
+        for attack in met.attacks:
+            rows = attack.rows
+            rates = (clean_rate(rows), robust_rate(rows))
+            distance = median_distance(rows)
+            lines.append(Result(*place, attack.header["label"], len(rows), *rates, distance, attack.verified))
+        if len(met.attacks) > 1:
+            worst = worst_case(attack.rows for attack in met.attacks)
+            lines.append(Result(*place, "worst case", len(rows), lines[-1].clean, worst, verified=met.verified))
+    return lines
+
+
+def worst_case(attacks: Iterable[list[Row]]) -> Rate:
+    """An example counts only if it withstood every attack."""
+    return rate(withstood(attacks).values())
+
+
+def withstood(attacks: Iterable[list[Row]]) -> dict[int, bool]:
+    """For the index of each example, whether it withstood every attack."""
+    first, *others = ({row["index"]: row["robust"] for row in rows} for rows in attacks)
+    return {index: robust and all(other[index] for other in others) for index, robust in first.items()}
+
+
+def class_results(found: Iterable[Met]) -> Iterator[tuple[str, list[ClassResult]]]:
+    """For each threat: a title, and accuracies class by class in the worst case of the attacks."""
+    for met in found:
+        rows = met.attacks[0].rows
+        robust = withstood(attack.rows for attack in met.attacks)
+        lines = []
+        for label in sorted({row["label"] for row in rows}):
+            mine = [row for row in rows if row["label"] == label]
+            name = met.classes[label] if label < len(met.classes) else str(label)
+            lines.append(ClassResult(name, len(mine), clean_rate(mine), rate(robust[row["index"]] for row in mine)))
+        several = len(met.attacks) > 1
+        how = f"worst case of {len(met.attacks)} attacks" if several else met.attacks[0].header["label"]
+        title = f"{met.run}: {met.data} test images by class, {met.threat}, {how}"
+        yield f"{title}{mark(met.verified)}", lines
+
+
+def mark(verified: bool) -> str:
+    """What stands behind the name of rows without checksums; `UNVERIFIED` below the table explains it."""
+    return "" if verified else " *"
+
+
+def markdown(lines: list[Result]) -> str:
+    """The table as it stands in the README; the median distance is a column where it was measured."""
+    measured = any(line.distance is not None for line in lines)
+    head = "| network | data | threat | attack | images | clean % | robust % |\n|---|---|---|---|---:|---:|---:|"
+    if measured:
+        head = head.replace("\n", " median distance |\n") + "---:|"
+    body = (
+        f"| {line.run} | {line.data} | {line.threat} | {line.attack}{mark(line.verified)} | {line.examples:,} | "
+        f"{100 * line.clean.value:.2f} | {line.robust} |" + (f" {distance_words(line)} |" if measured else "")
+        for line in lines
+    )
+    return "\n".join([head, *body, *note(all(line.verified for line in lines))])
+
+
+def certified_markdown(found: Sequence[Certified]) -> str:
+    """Certified accuracies as they stand in the README, a line for each radius."""
+    columns = "| network | data | sigma | n | images | l2 radius | covers | certified % |"
+    head = f"{columns}\n|---|---|---:|---:|---:|---:|---|---:|"
+    body = (
+        f"| {one.run}{mark(one.verified)} | {one.header['data']} | {one.header['sigma']:g} | {one.header['n']:,} | "
+        f"{len(one.rows):,} | {radius:.4g} | {threat} | {one.accuracy(radius)} |"
+        for one in found
+        for radius, threat in one.radii
+    )
+    return "\n".join([head, *body, *note(all(one.verified for one in found))])
+
+
+def note(verified: bool) -> list[str]:
+    """The line below a Markdown table in which something is marked."""
+    return [] if verified else ["", f"\\{UNVERIFIED}"]
+
+
+def distance_words(line: Result) -> str:
+    """The median distance as text; empty for attacks that do not measure it."""
+    return "" if line.distance is None else f"{line.distance:.3g}"

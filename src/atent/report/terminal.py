@@ -1,0 +1,97 @@
+"""Tables on the terminal."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atent.report.tables import Met, Result
+    from atent.storage.certificates import Certified
+
+
+def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """Print a titled table; columns of numbers are set to the right and never wrapped."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        numeric = "%" in column or column in ("images", "distance")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))  # brackets in a name are no markup
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(width=120, highlight=False)
+    console.print(escape(title), style="bold")
+    console.print(table)
+
+
+def print_results(lines: "list[Result]") -> None:
+    """A table for each data set; a line for each threat and attack."""
+    from atent.report.tables import UNVERIFIED, distance_words, mark
+
+    columns = ["network", "threat", "attack", "images", "clean % [95 %]", "robust % [95 %]"]
+    if measured := any(line.distance is not None for line in lines):
+        columns.append("distance")
+    groups: dict[str, list[list[str]]] = {}
+    for line in lines:
+        attack = f"{line.attack}{mark(line.verified)}"
+        row = [line.run, line.threat, attack, f"{line.examples:,}", str(line.clean), str(line.robust)]
+        groups.setdefault(line.data, []).append([*row, distance_words(line)] if measured else row)
+    for data, rows in groups.items():
+        words = "; distance: the median one to the nearest misclassified image found" if measured else ""
+        print_table(f"{data} test images{words}", columns, rows)
+    if not all(line.verified for line in lines):
+        print(UNVERIFIED)
+
+
+def print_certified(one: "Certified") -> None:
+    """Certified accuracy at each radius asked for, and how it was found."""
+    from atent.report.tables import UNVERIFIED, mark
+
+    how = one.header
+    settings = f"smoothed with sigma {how['sigma']:g}; n {how['n']:,}, alpha {how['alpha']:g}"
+    rows = [[f"{radius:.4g}", threat, f"{len(one.rows):,}", str(one.accuracy(radius))] for radius, threat in one.radii]
+    print_table(
+        f"{one.run}{mark(one.verified)}: {how['data']} test images, {settings}",
+        ["l2 radius", "covers", "images", "certified % [95 %]"],
+        rows,
+    )
+    if any(threat.startswith("linf") for _, threat in one.radii):
+        print("linf by the norm bound: within eps in linf is within eps sqrt(d) in l2, d the number of pixel values.")
+    most = f"{how['n0'] + how['n']:,}"
+    spent = f"all {most} draws an image" if one.exact else f"{one.mean_draws:,.0f} of {most} draws an image on average"
+    mean = f"; average certified radius {one.mean_radius:.3f}" if one.exact else ""
+    print(f"abstained {one.abstained}; {spent}, {one.cost.seconds:,.1f} s{mean}; curve: {one.path.with_suffix('.png')}")
+    if not one.verified:
+        print(UNVERIFIED)
+
+
+def print_classes(found: "Iterable[Met]") -> None:
+    """A table of accuracies by class for each network and threat."""
+    from atent.report.tables import class_results
+
+    columns = ["class", "images", "clean % [95 %]", "robust % [95 %]"]
+    for title, lines in class_results(found):
+        print_table(title, columns, [[c.name, f"{c.examples:,}", str(c.clean), str(c.robust)] for c in lines])
+
+
+def print_costs(files: Iterable[Path], images: bool) -> None:
+    """A line for each attack: what it asked of the network and, if `images` were kept, where they are."""
+    from atent.storage.row_file import RowFile
+    from atent.storage.rows import ATTACK
+
+    for file in files:
+        found = RowFile(ATTACK, file).read()
+        kept = f"; images: {file.with_suffix('.npz')}, .png" if images else ""
+        print(f"{found.header['label']} {found.header['threat']}: {found.cost}{kept}")
+
+
+def print_signs(threat: object, signs: Sequence[str]) -> None:
+    """What the checks found, a line each."""
+    print(f"Checks at {threat}: {'' if signs else 'nothing suspicious'}".rstrip())
+    for sign in signs:
+        print(f"  warning: {sign}.")

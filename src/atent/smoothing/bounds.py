@@ -1,0 +1,76 @@
+"""What counts prove about a smoothed network: pure functions of counts, without a network and without randomness.
+
+The smoothed network g(x) says what the network f says most often of x + N(0, sigma^2 I). If f says class A there with
+probability p > 1/2, g says A within the l2 radius sigma Phi^-1(p) of x (Cohen et al. 2019, https://arxiv.org/abs/1902.02918,
+Theorem 1). Draws of the noise give a bound on p that fails with probability alpha."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from scipy import special
+
+from atent.errors import UserError
+from atent.threat import Threat
+
+ABSTAIN = -1
+
+
+class Certificate(NamedTuple):
+    """What was found for one image. `radius` is l2, in pixels, and 0 where the `prediction` is ABSTAIN.
+
+    `top` is the class that the first n0 draws chose and `counts` how often each class came up in the draws after them;
+    `draws` counts both.
+    """
+
+    prediction: int
+    radius: float
+    top: int
+    counts: dict[int, int]
+    draws: int
+
+
+def lower_bound(agreed: int, draws: int, alpha: float) -> float:
+    """Clopper and Pearson's: the p at which `agreed` of `draws` or more have probability alpha."""
+    return float(special.betaincinv(agreed, draws - agreed + 1, alpha)) if agreed else 0.0
+
+
+def certified_radius(agreed: int, draws: int, sigma: float, alpha: float) -> float | None:
+    """sigma Phi^-1(p) at the lower bound of p; None, which is to abstain, where p > 1/2 is not proven."""
+    p = lower_bound(agreed, draws, alpha)
+    return sigma * float(special.ndtri(p)) if p >= 0.5 else None
+
+
+def vote(counts: Sequence[int], alpha: float) -> int:
+    """The class counted most often, or ABSTAIN if it leads the second by no more than chance allows (two-sided)."""
+    order = sorted(range(len(counts)), key=lambda k: -counts[k])
+    first, second = counts[order[0]], counts[order[1]]
+    # Of two equally likely classes one leads so clearly with twice the probability of a tail.
+    chance = min(1.0, 2 * float(special.bdtr(second, first + second, 0.5)))
+    return order[0] if chance <= alpha else ABSTAIN
+
+
+def largest_radius(sigma: float, n: int, alpha: float) -> float:
+    """The radius that n draws prove if all of them agree; below 0: they can only abstain."""
+    return sigma * float(special.ndtri(alpha ** (1 / n)))
+
+
+def draws_for(radius: float, sigma: float, alpha: float) -> float:
+    """The fewest draws that prove a radius, if all of them agree: q^n <= alpha, q = Phi(radius / sigma)."""
+    log_q = float(special.log_ndtr(radius / sigma))
+    fewest = math.log(alpha) / log_q if log_q else math.inf
+    return math.ceil(fewest) if fewest < 1e15 else math.inf
+
+
+def l2_radius(threat: Threat, pixels: int | None) -> float:
+    """The l2 ball that contains the threat: |delta|_2 <= sqrt(pixels) |delta|_inf."""
+    if threat.norm == "l2":
+        return threat.eps
+    if pixels is None:
+        raise UserError(f"threat {threat}: its l2 radius is eps sqrt(d), but the network's input size d is not known")
+    return threat.eps * math.sqrt(pixels)
+
+
+def as_row(certificate: Certificate) -> dict[str, Any]:
+    """For a JSON line."""
+    return certificate._asdict() | {"counts": {str(k): count for k, count in certificate.counts.items()}}

@@ -1,0 +1,25 @@
+"""Normal noise on images, and the mean answer under it."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def normal_noise(x: Tensor, draws: int, sigma: float, generator: torch.Generator) -> Tensor:
+    """Noise of shape (draws, *x.shape)."""
+    return torch.empty(draws, *x.shape, device=x.device, dtype=x.dtype).normal_(0, sigma, generator=generator)
+
+
+def noisy_copies(x: Tensor, noise: Tensor) -> Tensor:
+    """x with each draw of the noise, one after the other: shape (draws * n, ...)."""
+    copies = (x + noise).flatten(0, 1)
+    return copies.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else copies
+
+
+def log_mean(logits: Tensor, draws: int) -> Tensor:
+    """The log of the probabilities of `noisy_copies`, averaged over the draws: shape (n, classes)."""
+    log_probabilities = functional.log_softmax(logits, 1).unflatten(0, (draws, -1))
+    mean: Tensor = log_probabilities.logsumexp(0) - math.log(draws)
+    return mean

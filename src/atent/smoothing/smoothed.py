@@ -1,0 +1,59 @@
+"""The smoothed network: it predicts, certifies, and can be attacked."""
+
+import torch
+from torch import Tensor, nn
+
+from atent.errors import UserError
+from atent.randomness import derive
+from atent.smoothing.bounds import Certificate
+from atent.smoothing.counting import Trial, Vote, work_off
+from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
+from atent.smoothing.stopping import Smoothing
+
+
+class Smoothed(nn.Module):
+    """g(x): what `network` says of x + N(0, sigma^2 I), averaged over `draws` fresh draws of the noise.
+
+    Called, it returns log E softmax(network(x + noise)), so cross-entropy on it is the smoothed loss of Salman et al.
+    2019 (https://arxiv.org/abs/1906.04584) and any attack can attack it. `predict` and `certify` count hard answers, as
+    Cohen et al. do, and give guarantees; the network is in eval mode then.
+    """
+
+    def __init__(self, network: nn.Module, sigma: float, draws: int = 16, seed: int = 0) -> None:
+        super().__init__()
+        refuse_randomized(network)
+        Smoothing(sigma)  # checks it
+        if draws < 1:
+            raise UserError(f"draws {draws}; allowed: 1 or more")
+        self.network, self.sigma, self.draws, self.seed = network, sigma, draws, seed
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Log-probabilities; every call draws anew, the same in every process."""
+        self.calls += 1
+        generator = derive(self.seed, "smoothed", self.calls, device=x.device)
+        noise = normal_noise(x, self.draws, self.sigma, generator)
+        return log_mean(self.network(noisy_copies(x, noise)), self.draws)
+
+    def predict(self, x: Tensor, *, n: int = 1000, alpha: float = 0.001, seed: int = 0, batch: int = 1000) -> Tensor:
+        """The class of each image, or ABSTAIN where it is not proven; wrong about g with probability alpha at most."""
+        how = Smoothing(self.sigma, n=n, alpha=alpha)
+        votes = [Vote(k, image, how) for k, image in enumerate(x)]
+        done = [case for some in work_off(self.network, votes, self.sigma, seed, batch) for case in some]
+        return torch.tensor([case.prediction for case in done], device=x.device)
+
+    def certify(
+        self, x: Tensor, how: Smoothing, *, y: Tensor | None = None, seed: int = 0, batch: int = 1000
+    ) -> list[Certificate]:
+        """The class and the certified l2 radius of each image. Labels `y`, if given, save draws on wrong ones."""
+        if how.sigma != self.sigma:
+            raise UserError(f"sigma {how.sigma:g} for a network smoothed with sigma {self.sigma:g}; allowed: the same")
+        labels = [None] * len(x) if y is None else y.tolist()
+        trials = [Trial(k, image, how, label) for k, (image, label) in enumerate(zip(x, labels, strict=True))]
+        done = [case for some in work_off(self.network, trials, self.sigma, seed, batch) for case in some]
+        return [case.certificate for case in done]
+
+
+def refuse_randomized(network: nn.Module) -> None:
+    if isinstance(network, Smoothed):
+        raise UserError("the network is smoothed already; allowed: the network inside, which is not randomized")

@@ -1,0 +1,214 @@
+"""When to stop drawing for an image: tests of its counts, all draws or as soon as every radius is settled."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from atent.errors import UserError
+from atent.smoothing.bounds import certified_radius, draws_for, largest_radius
+
+BLOCK = 100  # draws that are made, and counted, together
+
+
+GIVE_UP = 0.01  # the chance to stop drawing for an image that all draws might have certified; it proves nothing
+
+
+GROWTH = 1.05  # of the number of draws from one look to the next
+
+
+def rare_counts(rate: float, looks: Sequence[int], alpha: float) -> list[int]:
+    """For each look, a count of events so low that all such counts together have probability at most alpha.
+
+    Each draw is an event with probability `rate`; a look at the count is taken after looks[0], looks[1], ... draws. The
+    counts marked as rare up to a look have, computed exactly, a probability of at most what may be spent by then: the
+    law of the count, without what was rare at an earlier look, is carried from look to look. At a higher rate all are
+    rarer still. -1 where no count is rare enough.
+    """
+    alive, low = np.ones(1), 0  # the probabilities of low, low + 1, ... events, not rare so far
+    spent, last, found = 0.0, 0, []
+    for draws in looks:
+        more, least, lost = _trimmed(_binomial(draws - last, rate), alpha)
+        alive, low, last = np.convolve(alive, more), low + least, draws
+        spent += lost
+        budget = alpha * _spendable(draws / looks[-1]) - spent
+        rare = int(np.searchsorted(np.cumsum(alive), budget, side="right"))
+        spent += float(alive[:rare].sum())
+        alive, least, lost = _trimmed(alive[rare:], alpha)
+        low, spent = low + rare + least, spent + lost
+        found.append(low - 1)
+    return found
+
+
+def _spendable(done: float) -> float:
+    """The part of alpha for looks up to this part of the draws: half of it is kept for the last look.
+
+    So a count that the fixed test certifies after n draws is nearly always certified here, too.
+    """
+    return 1.0 if done == 1 else math.sqrt(done) / 2
+
+
+def _binomial(draws: int, rate: float) -> NDArray[np.float64]:
+    """The probabilities of 0 .. draws events."""
+    k = np.arange(draws + 1)
+    ways = special.gammaln(draws + 1) - special.gammaln(k + 1) - special.gammaln(draws - k + 1)
+    law: NDArray[np.float64] = np.exp(ways + special.xlogy(k, rate) + special.xlog1py(draws - k, -rate))
+    return law
+
+
+def _trimmed(law: NDArray[np.float64], alpha: float) -> tuple[NDArray[np.float64], int, float]:
+    """A law without its negligible ends, how many entries the lower one had, and what both weigh (counted as spent)."""
+    negligible = 1e-9 * alpha
+    below, above = np.cumsum(law), np.cumsum(law[::-1])
+    low, high = int(np.searchsorted(below, negligible)), int(np.searchsorted(above, negligible))
+    if low + high >= len(law):
+        return law, 0, 0.0
+    lost = (float(below[low - 1]) if low else 0.0) + (float(above[high - 1]) if high else 0.0)
+    return law[low : len(law) - high], low, lost
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """How a smoothed network is certified; every setting that decides the result but the seed.
+
+    `n0` draws choose the class, then up to `n` more bound its probability; the radius is wrong with probability alpha
+    at most. With `radii` an image is done as soon as its outcome at each of them is settled. Without, all n draws are
+    made, and the radius is the largest that they prove: Cohen et al.'s procedure to the letter.
+    """
+
+    sigma: float
+    n0: int = 100
+    n: int = 100_000
+    alpha: float = 0.001
+    radii: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.sigma) and self.sigma > 0):
+            raise UserError(f"sigma {self.sigma:g}; allowed: a finite number > 0")
+        for name in ("n0", "n"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} {getattr(self, name)}; allowed: 1 or more draws")
+        if not 0 < self.alpha < 1:
+            raise UserError(f"alpha {self.alpha:g}; allowed: above 0 and below 1")
+        for radius in self.radii or ():
+            if not (math.isfinite(radius) and radius >= 0):
+                raise UserError(f"radius {radius:g}; allowed: finite numbers >= 0")
+        self.check_reach(self.radii or ())
+
+    @property
+    def reach(self) -> float:
+        """The largest radius that n and alpha allow."""
+        return largest_radius(self.sigma, self.n, self.alpha)
+
+    def check_reach(self, radii: Sequence[float]) -> None:
+        """Refuse n and alpha that can only abstain, or with which a radius could never be proven."""
+        if self.reach < 0:
+            fewest = draws_for(0.0, self.sigma, self.alpha)
+            raise UserError(f"n {self.n} at alpha {self.alpha:g} can only abstain; allowed: n of {fewest:,} or more")
+        far = max(radii, default=0.0)
+        if self.n < (fewest := draws_for(far, self.sigma, self.alpha)):
+            needed = f"n of {fewest:,} or more" if math.isfinite(fewest) else "a larger sigma"
+            raise UserError(
+                f"radius {far:.4g} is out of reach: with sigma {self.sigma:g}, n {self.n:,} and alpha {self.alpha:g} "
+                f"the largest is {self.reach:.4g} even if every draw agrees; it needs {needed}"
+            )
+
+    @cached_property
+    def goals(self) -> list[float]:
+        """The radii to settle, in order; at 0 it is settled whether there is a prediction at all."""
+        return sorted({0.0, *(self.radii or ())})
+
+    @cached_property
+    def looks(self) -> list[int]:
+        """The numbers of draws after which counts are looked at: fixed beforehand, 5 % or a block apart."""
+        if self.radii is None:
+            return [self.n]
+        looks = [min(BLOCK, self.n)]
+        while looks[-1] < self.n:
+            further = max(1 + looks[-1] // BLOCK, math.ceil(GROWTH * looks[-1] / BLOCK))
+            looks.append(min(self.n, BLOCK * further))
+        return looks
+
+    @cached_property
+    def proving(self) -> list[list[int]]:
+        """For each goal and look, so few disagreeing draws that p <= Phi(radius / sigma) is refuted."""
+        return [rare_counts(float(special.ndtr(-goal / self.sigma)), self.looks, self.alpha) for goal in self.goals]
+
+    @cached_property
+    def refuting(self) -> list[list[int]]:
+        """For each goal and look, so few agreeing draws that it is given up.
+
+        An image of which n draws are expected to disagree no more than once too often is so with probability 1 %.
+        """
+        return [rare_counts(1 - (proving[-1] + 1) / self.n, self.looks, GIVE_UP) for proving in self.proving]
+
+    def test(self, only_predict: bool = False) -> "Test":
+        """The test of one image, to be fed with its counts; one that `only_predict`s has the goal 0 alone."""
+        return FixedTest(self) if self.radii is None else EarlyTest(self, goals=1 if only_predict else len(self.goals))
+
+
+class Test(Protocol):
+    """Looks at the count of draws that agree with the chosen class, at `next` draws, until it is `settled`."""
+
+    settled: bool
+    next: int
+
+    def look(self, agreed: int) -> None:
+        """Take the count at `next` draws."""
+        ...
+
+    def radius(self) -> float | None:
+        """What is proven; None: nothing, abstain."""
+        ...
+
+
+class FixedTest:
+    """All n draws, then the Clopper-Pearson bound."""
+
+    def __init__(self, how: Smoothing) -> None:
+        self.how, self.settled, self.next, self.agreed = how, False, how.n, 0
+
+    def look(self, agreed: int) -> None:
+        self.agreed, self.settled = agreed, True
+
+    def radius(self) -> float | None:
+        return certified_radius(self.agreed, self.how.n, self.how.sigma, self.how.alpha)
+
+
+class EarlyTest:
+    """Each goal's own test of level alpha, in order; a goal counts only if all smaller ones are proven.
+
+    Let r be the smallest goal that does not hold. A wrong certificate needs r's test to reject, which has probability
+    alpha at most: the goals cost nothing for being several. A goal is given up if too many draws disagree for any
+    later look, or if `refuting` says so; giving up never proves anything, so it costs nothing either.
+    """
+
+    def __init__(self, how: Smoothing, goals: int) -> None:
+        self.how, self.place = how, 0
+        self.proven = [False] * goals
+        self.settled, self.next = False, how.looks[0]
+
+    def look(self, agreed: int) -> None:
+        disagreed = self.next - agreed
+        for k, proven in enumerate(self.proven):
+            if proven:
+                continue
+            proving = self.how.proving[k]
+            if disagreed <= proving[self.place]:
+                self.proven[k] = True
+            elif disagreed > proving[-1] or agreed <= self.how.refuting[k][self.place]:
+                del self.proven[k:]  # larger goals cannot count without this one
+                break
+        self.place += 1
+        self.settled = all(self.proven) or self.place == len(self.how.looks)
+        if not self.settled:
+            self.next = self.how.looks[self.place]
+
+    def radius(self) -> float | None:
+        held = self.proven.index(False) if False in self.proven else len(self.proven)
+        return self.how.goals[held - 1] if held else None

@@ -1,0 +1,104 @@
+"""Rows of certificates, one per image, and the accuracies that they prove."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, NotRequired
+
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
+
+from atent.methods import Count, Fraction, Scale, Size, Whole
+from atent.smoothing.bounds import ABSTAIN
+from atent.storage.row_file import RowFile, finished_files, leave_out
+from atent.storage.row_format import Content, Cost, Header, Indexed, Kind
+from atent.storage.rows import Rate, rate
+
+
+class CertifyHeader(Header):
+    """What decides the rows of a certification."""
+
+    sigma: Size
+    n0: Count
+    n: Count
+    alpha: Fraction
+    exact: bool
+    radii: list[tuple[Scale, str]]
+    block: NotRequired[Count]
+    split: NotRequired[str]
+    seed: NotRequired[int]
+
+
+@with_config(ConfigDict(extra="forbid"))
+class CertifiedRow(Indexed):
+    """One certified image: its label, the class or ABSTAIN, the radius proven, and the draws that it took."""
+
+    label: Whole
+    prediction: Annotated[int, Field(ge=ABSTAIN)]
+    radius: Scale
+    top: Whole
+    counts: dict[str, Whole]
+    draws: Count
+
+
+CERTIFY = Kind("certify", TypeAdapter(CertifyHeader), TypeAdapter(CertifiedRow))
+
+
+class Certified(NamedTuple):
+    """A file of rows: a network certified on images, at radii that were asked for, some of which stand for threats."""
+
+    run: str
+    path: Path
+    header: dict[str, Any]
+    rows: list[CertifiedRow]
+    cost: Cost
+    verified: bool
+
+    @property
+    def exact(self) -> bool:
+        return bool(self.header["exact"])
+
+    @property
+    def radii(self) -> list[tuple[float, str]]:
+        return [(radius, str(name)) for radius, name in self.header["radii"]]
+
+    def accuracy(self, radius: float) -> Rate:
+        """The share of images that are right, and proven to stay so within the radius."""
+        return rate(right(row) and row["radius"] >= radius for row in self.rows)
+
+    @property
+    def abstained(self) -> Rate:
+        return rate(row["prediction"] == ABSTAIN for row in self.rows)
+
+    @property
+    def mean_radius(self) -> float:
+        """The average certified radius, an image that is wrong or abstained from counting 0 (ACR)."""
+        return float(sum(row["radius"] for row in self.rows if right(row))) / len(self.rows)
+
+    @property
+    def mean_draws(self) -> float:
+        return float(sum(row["draws"] for row in self.rows)) / len(self.rows)
+
+
+def right(row: CertifiedRow) -> bool:
+    return row["prediction"] == row["label"]
+
+
+def read_certified(path: Path) -> Certified:
+    return _certified(path, RowFile(CERTIFY, path).read())
+
+
+def certified(folder: Path, say: Callable[[str], None] = leave_out) -> list[Certified]:
+    """Every finished certification of a run folder. One that is damaged or unfinished is left out, and named."""
+    return [_certified(path, found) for path, found in finished_files(CERTIFY, folder, say)]
+
+
+def _certified(path: Path, found: Content[CertifiedRow]) -> Certified:
+    return Certified(path.resolve().parent.parent.name, path, found.header, found.rows, found.cost, found.verified)
+
+
+def curve(one: Certified) -> list[tuple[float, float]]:
+    """Certified accuracy against radius: where it was asked for or, if each image's own radius is known, all of it."""
+    if not one.exact:
+        return [(radius, one.accuracy(radius).value) for radius, _ in one.radii]
+    radii = sorted(row["radius"] for row in one.rows if right(row))
+    steps = [(radius, (len(radii) - k) / len(one.rows)) for k, radius in enumerate(radii)]
+    return [(0.0, len(radii) / len(one.rows)), *steps]

@@ -1,0 +1,168 @@
+"""Files that a kill cannot halve: written aside and renamed, locked while they are written; JSON and tensors."""
+
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from atent.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+_INFO = "atent"  # the key of our JSON in a safetensors header
+
+
+_SUM = "sha256"  # the key of the checksum beside it
+
+
+_PART = "//"  # splits the part of a checkpoint from a tensor's name; weights themselves have no part
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold `path` for this process; a second one is refused. The system lets go of it when the process ends, however.
+
+    (On systems without `fcntl` nothing is held.)
+    """
+    if fcntl is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(_open_lock(path.parent / f".{path.name}.lock"), "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"another process is writing {path}; wait for it, or give another --out") from None
+        yield
+
+
+def _open_lock(lock: Path) -> int:
+    """Open or make an empty plain file; what else may be in its place stays as it is."""
+    refusal = UserError(f"{lock} is in the place of a lock, and no plain file; remove it")
+    if lock.is_symlink() or (lock.exists() and not lock.is_file()):
+        raise refusal
+    try:
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link made since
+            raise refusal from None
+        raise
+
+
+def write_aside(path: Path, content: bytes) -> None:
+    """Write a file under another name, make sure it is on the disk, and rename it."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: Path, value: Mapping[str, object]) -> None:
+    write_aside(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"cannot read {path}: not a JSON object")
+    return value
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    write_aside(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The complete lines of a JSONL file; a last line that a kill cut short is left out."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise UserError(f"cannot read {path}: line {number}: {error}") from None
+                if not isinstance(row, dict):
+                    raise UserError(f"cannot read {path}: line {number} is not a JSON object")
+                yield row
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], info: Mapping[str, object]) -> None:
+    """One safetensors file with our JSON in its header: tensors and what is said of them cannot come apart."""
+    # Cloned, since safetensors refuses tensors that share memory (tied weights).
+    flat = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
+    words = json.dumps(info)
+    write_aside(path, to_bytes(flat, metadata={_INFO: words, _SUM: _checksum(flat, words)}))
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a safetensors file and our JSON of its header, {} in a foreign file.
+
+    A checksum covers both. Files of other programs and of our first versions have none.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        words = metadata.get(_INFO, "{}")
+        if _SUM in metadata and metadata[_SUM] != _checksum(tensors, words):
+            raise UserError(f"{path} is damaged: its content does not match its checksum")
+        info = json.loads(words)
+    except (OSError, SafetensorError, ValueError, RecursionError) as error:
+        raise error if isinstance(error, UserError) else UserError(f"cannot read {path}: {error}") from None
+    if not isinstance(info, dict):
+        raise UserError(f"cannot read {path}: the JSON of its header is not an object")
+    return tensors, info
+
+
+def _checksum(tensors: Mapping[str, Tensor], words: str) -> str:
+    """sha256 over the JSON and over every tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(words.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def join_parts(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """{"": weights, "average": ...} as one flat table of tensors."""
+    return {f"{part}{_PART}{name}" if part else name: t for part, table in parts.items() for name, t in table.items()}
+
+
+def take_part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """The tensors of one part; the part "" is the weights."""
+    if part == "":
+        return {name: tensor for name, tensor in tensors.items() if _PART not in name}
+    start = part + _PART
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -1,0 +1,74 @@
+"""Attacked images kept beside their rows: a file per batch, joined to one when all are there."""
+
+import io
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atent.storage.files import write_aside
+from atent.storage.row_file import complain
+from atent.storage.rows import Row
+
+
+def keep_points(rows_file: Path, rows: Sequence[Row], x: Tensor, x_adv: Tensor) -> None:
+    """Write a batch's images and points to a file of their own."""
+    arrays = {
+        "x": x.cpu().contiguous().numpy(),
+        "x_adv": x_adv.cpu().contiguous().numpy(),
+        "y": np.array([row["label"] for row in rows]),
+        **{key: np.array([row[key] for row in rows]) for key in ("index", "clean", "adversarial", "size", "robust")},
+    }
+    part = _part(rows_file, rows[0]["index"])
+    part.parent.mkdir(exist_ok=True)
+    _save(part, arrays)
+
+
+def points_kept(rows_file: Path, first: int) -> bool:
+    """Whether the points of the batch that begins with this example are there already."""
+    return rows_file.with_suffix(".npz").exists() or _part(rows_file, first).exists()
+
+
+def forget_points(rows_file: Path, done: int) -> None:
+    """Remove the points of rows that are gone: those after the first `done`, and files of all together."""
+    for part in _parts(rows_file).glob("*.npz"):
+        if int(part.stem) >= done:
+            part.unlink()
+    arrays_file = rows_file.with_suffix(".npz")
+    if arrays_file.exists():
+        complain(f"{arrays_file} and its .png are removed: they belong to rows that are computed again")
+    for end in (".npz", ".png"):
+        rows_file.with_suffix(end).unlink(missing_ok=True)
+
+
+def join_points(rows_file: Path) -> dict[str, NDArray[Any]]:
+    """Join the batches' files to one beside the rows; its arrays."""
+    arrays_file = rows_file.with_suffix(".npz")
+    if not arrays_file.exists():
+        parts = [_load(path) for path in sorted(_parts(rows_file).glob("*.npz"))]
+        _save(arrays_file, {key: np.concatenate([part[key] for part in parts]) for key in parts[0]})
+    shutil.rmtree(_parts(rows_file), ignore_errors=True)
+    return _load(arrays_file)
+
+
+def _parts(rows_file: Path) -> Path:
+    return rows_file.with_suffix(".points")
+
+
+def _part(rows_file: Path, first: int) -> Path:
+    return _parts(rows_file) / f"{first:08}.npz"
+
+
+def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
+    write_aside(path, content.getvalue())
+
+
+def _load(path: Path) -> dict[str, NDArray[Any]]:
+    with np.load(path) as found:
+        return dict(found)

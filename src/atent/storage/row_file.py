@@ -1,0 +1,134 @@
+"""A file of rows that can be resumed: what is good in it stays, what is damaged is repeated, nothing else is lost."""
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic
+
+from atent.errors import UserError
+from atent.storage.files import write_aside
+from atent.storage.row_format import SEALED, Content, Cost, Damage, Kind, R, close_batch, parse, settings, to_line
+
+
+class RowFile(Generic[R]):
+    """The rows of one attack or certification. One process at a time may resume it and append (`atent.runs.alone`)."""
+
+    def __init__(self, kind: Kind[R], path: Path) -> None:
+        self.kind, self.path = kind, path
+        self._checksum = b""  # that the next batch follows
+
+    @classmethod
+    def of(cls, kind: Kind[R], folder: Path, header: Mapping[str, Any]) -> "RowFile[R]":
+        """The file for these settings. Its name is readable, and different for different settings."""
+        words = f"{header['label']} {header.get('threat', '')} {header['data']}".lower()
+        name = re.sub(r"[^a-z0-9.]+", "-", words).strip("-")[:100]
+        digest = hashlib.sha256(json.dumps(settings(header), sort_keys=True).encode()).hexdigest()[:8]
+        return cls(kind, folder / kind.command / f"{name}-{digest}.jsonl")
+
+    def resume(self, header: Mapping[str, Any]) -> int:
+        """Make the file ready for more rows; returns how many it has.
+
+        A finished file stays, whichever version of ours wrote it. What follows the last good batch of an unfinished one
+        is cut off. A file that cannot be resumed is renamed, and the rows start anew.
+        """
+        found = self._resumable(header)
+        if found and found.finished:
+            return len(found.rows)
+        if found and found.fault:
+            kept = f"the rows of {len(found.rows):,} of {header['examples']:,} images are kept"
+            complain(f"{self.path} is damaged: {found.fault}; {kept}, the others are computed again")
+        if not found or not found.rows:
+            self._checksum = to_line({**header, **SEALED})
+            write_aside(self.path, self._checksum)
+            return 0
+        self._checksum = found.checksum
+        if found.size < self.path.stat().st_size:
+            write_aside(self.path, self.path.read_bytes()[: found.size])
+        return len(found.rows)
+
+    def append(self, rows: Iterable[Mapping[str, Any]], cost: Cost) -> None:
+        """Append a batch's rows and their cost in one go."""
+        lines = [to_line(row) for row in rows]
+        closing, self._checksum = close_batch(self._checksum, lines, cost)
+        with self.path.open("ab") as file:
+            file.write(b"".join([*lines, closing]))
+
+    def read(self) -> Content[R]:
+        """The content of a finished file. Another one is refused, with what is wrong and how to repair it."""
+        command = f"the same `atent {self.kind.command}` command"
+        try:
+            found = self._parse()
+        except OSError as error:
+            raise UserError(f"cannot read {self.path}: {error.strerror}") from None
+        except Damage as damage:
+            raise UserError(
+                f"{self.path} is damaged, or no file of atent {self.kind.command}: {damage}; {command} starts it anew"
+            ) from None
+        if found.fault:
+            raise UserError(f"{self.path} is damaged: {found.fault}; {command} repairs it")
+        if not found.finished:
+            done = f"{len(found.rows):,} of {found.header['examples']:,} images"
+            raise UserError(f"{self.path} is unfinished: {done}; {command} finishes it")
+        return found
+
+    def _parse(self) -> Content[R]:
+        with self.path.open("rb") as file:
+            return parse(self.kind, file.readlines())
+
+    def _resumable(self, header: Mapping[str, Any]) -> Content[R] | None:
+        """The content, if rows for this header can follow it; a file with another one is renamed."""
+        if not self.path.exists():
+            return None
+        try:
+            found = self._parse()
+            if reason := _obstacle(found, header):
+                raise Damage(reason)
+        except Damage as damage:
+            aside = _set_aside(self.path)
+            complain(f"{self.path} cannot be resumed: {damage}; it is renamed to {aside.name}, and the rows start anew")
+            return None
+        return found
+
+
+def _obstacle(found: Content[R], header: Mapping[str, Any]) -> str:
+    """Why rows for this header cannot follow what was found; empty if they can."""
+    if settings(found.header) != settings(header):
+        return "its header has other settings, or is damaged"
+    if len(found.rows) == header["examples"] and (found.verified or not found.fault):
+        return ""
+    state = found.fault or "it is unfinished"
+    if not found.verified:
+        return f"{state}, and has no checksums"
+    version = found.header.get("version")
+    return f"{state}, and is of version {version}" if version != header.get("version") else ""
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a file to the next free name."""
+    number, aside = 0, path.with_name(f"{path.name}.old")
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.old.{number}")
+    return path.rename(aside)
+
+
+def complain(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def leave_out(problem: str) -> None:
+    complain(f"left out: {problem}")
+
+
+def finished_files(
+    kind: Kind[R], folder: Path, say: Callable[[str], None] = leave_out
+) -> Iterator[tuple[Path, Content[R]]]:
+    """Every finished file of a run folder. One that is damaged or unfinished is left out, and named."""
+    for path in sorted((folder / kind.command).glob("*.jsonl")):
+        try:
+            yield path, RowFile(kind, path).read()
+        except UserError as error:
+            say(str(error))

@@ -1,0 +1,208 @@
+"""What a file of rows holds: a header with every setting, then batches of rows, each with a closing line.
+
+The closing line has the batch's cost and a checksum. The checksums are a chain: each covers the one before it (the
+first: the header's line) and the bytes of its batch, up to itself. So a line or a batch that is lost, doubled, swapped
+or changed is noticed. Older files have no checksums, and the oldest no closing lines.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, NotRequired, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict
+
+from atent.methods import Count, Scale, Whole, explain
+
+ABOUT = ("version", "classes", "checksum")  # in a header, but no setting: another value is not another attack
+SEALED = {"checksum": "sha256"}  # in the header of a file whose batches end with checksums
+_CHECKSUM = re.compile(rb'(.*)"sha256": "([0-9a-f]{16})"\}\n')
+
+T = TypeVar("T")
+
+
+class Indexed(TypedDict):
+    """A row says which image of the test set it is about."""
+
+    index: Whole
+
+
+class Header(TypedDict):
+    """What every header has. The rows are about the first `examples` of every `every`-th image."""
+
+    label: str
+    data: str
+    examples: Count
+    model: str
+    weights: str
+    every: NotRequired[Count]
+    version: NotRequired[str]
+    classes: NotRequired[list[str]]
+    images: NotRequired[str]
+    checksum: NotRequired[Literal["sha256"]]
+
+
+class Cost(NamedTuple):
+    """Images passed forward and backward through the network by an attack, and the time it took."""
+
+    forward: Whole = 0
+    backward: Whole = 0
+    seconds: Scale = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.forward:,} images forward, {self.backward:,} backward, {self.seconds:,.1f} s"
+
+
+@with_config(ConfigDict(extra="forbid"))
+class Closing(TypedDict):
+    """The last line of a batch. Where the cost was not recorded, the checksum stands alone."""
+
+    cost: NotRequired[Cost]
+    sha256: NotRequired[str]
+
+
+R = TypeVar("R", bound=Indexed)
+_CLOSING = TypeAdapter(Closing)
+
+
+@dataclass(frozen=True)
+class Kind(Generic[R]):
+    """The files of one command: the fields of their headers and of their rows."""
+
+    command: str
+    header: TypeAdapter[Any]
+    row: TypeAdapter[R]
+
+
+class Content(NamedTuple, Generic[R]):
+    """What a file says: the rows to trust, in the images' order, and what is wrong with the lines after them.
+
+    `size` counts the bytes of the header and the good batches; `checksum` is the last one (without a batch: the
+    header's line).
+    """
+
+    header: dict[str, Any]
+    rows: list[R]
+    cost: Cost
+    verified: bool
+    fault: str
+    size: int = 0
+    checksum: bytes = b""
+
+    @property
+    def finished(self) -> bool:
+        return not self.fault and len(self.rows) == self.header["examples"]
+
+
+class Damage(Exception):  # noqa: N818 (of a file, not of the program)
+    """What is wrong with some lines."""
+
+
+def settings(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the rows."""
+    return {key: value for key, value in header.items() if key not in ABOUT}
+
+
+def to_line(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value) + "\n").encode()
+
+
+def close_batch(before: bytes, lines: Sequence[bytes], cost: Cost | None) -> tuple[bytes, bytes]:
+    """The closing line of a batch, and the checksum in it, which follows the checksum `before`."""
+    begin = b"{" if cost is None else json.dumps({"cost": cost._asdict()})[:-1].encode() + b", "
+    checksum = _chained(before, [*lines, begin])
+    return begin + b'"sha256": "' + checksum + b'"}\n', checksum
+
+
+def parse(kind: Kind[R], lines: Sequence[bytes]) -> Content[R]:
+    """What the lines of a file say. A first line that is no header of this kind is a `Damage`."""
+    first, *others = lines or [b""]
+    try:
+        kind.header.validate_json(first, strict=True)
+        header = json.loads(first)
+    except ValueError:
+        raise Damage("its first line is no header") from None
+    if not first.endswith(b"\n"):
+        raise Damage("its first line is no header")
+    return _parse_sealed(kind, header, first, others) if "checksum" in header else _parse_older(kind, header, others)
+
+
+def _parse_sealed(kind: Kind[R], header: dict[str, Any], first: bytes, lines: list[bytes]) -> Content[R]:
+    """The good batches from the first one on."""
+    rows, costs = list[R](), list[Cost]()
+    missing, checksum, size, done, fault = _indices(header), first, len(first), 0, ""
+    try:
+        for number, line in enumerate(lines):
+            if not (found := _CHECKSUM.fullmatch(line)):
+                continue
+            batch = lines[done:number]
+            if _chained(checksum, [*batch, found[1]]) != found[2]:
+                raise Damage(f"lines {done + 2} to {number + 2} do not match their checksum")
+            closing = _typed(_CLOSING, line, number)
+            rows += _rows(kind, batch, done, missing)
+            costs.append(closing.get("cost", Cost()))
+            missing, checksum, done = missing[len(batch) :], found[2], number + 1
+            size += sum(map(len, batch)) + len(line)
+        # A kill leaves the beginning of a batch: rows, the last one perhaps cut short, and no closing line.
+        left = lines[done:]
+        if left and not missing:
+            raise Damage(f"line {done + 2} follows the rows of all images")
+        _rows(kind, [line for line in left if line.endswith(b"\n")], done, missing)
+    except Damage as damage:
+        fault = str(damage)
+    return Content(header, rows, _sum(costs), True, fault, size, checksum)
+
+
+def _parse_older(kind: Kind[R], header: dict[str, Any], lines: list[bytes]) -> Content[R]:
+    """The rows of a file without checksums. What can be noticed is an image without a row of its own."""
+    rows, costs, fault = list[R](), list[Cost](), ""
+    expected, closed = _indices(header), False
+    try:
+        for number, line in enumerate(lines):
+            if closed := line.startswith(b'{"cost"'):
+                closing = _typed(_CLOSING, line, number)
+                if "sha256" in closing:
+                    raise Damage(f"line {number + 2} has a checksum, which the header does not announce")
+                costs.append(closing["cost"])
+            elif line.endswith(b"\n"):
+                rows.append(_typed(kind.row, line, number))
+        rows.sort(key=lambda row: row["index"])
+        if [row["index"] for row in rows] != list(expected[: len(rows)]):
+            raise Damage("it does not have one row for each image")
+        whole = lines[-1].endswith(b"\n") and (closed or not costs) if lines else True
+        if len(rows) == len(expected) and not whole:
+            raise Damage("its last line is missing or cut short")
+    except Damage as damage:
+        fault = str(damage)
+    return Content(header, rows, _sum(costs), False, fault)
+
+
+def _rows(kind: Kind[R], lines: list[bytes], done: int, missing: range) -> list[R]:
+    """The rows of the next images; the first is the file's line `done` after the header."""
+    rows = [_typed(kind.row, line, done + k) for k, line in enumerate(lines)]
+    if [row["index"] for row in rows] != list(missing[: len(rows)]):
+        raise Damage(f"the rows from line {done + 2} on are not those of the next images")
+    return rows
+
+
+def _typed(adapter: TypeAdapter[T], line: bytes, number: int) -> T:
+    try:
+        return adapter.validate_json(line, strict=True)
+    except ValidationError as error:
+        raise Damage(explain(error, f"line {number + 2}")) from None
+
+
+def _indices(header: Mapping[str, Any]) -> range:
+    every = header.get("every", 1)
+    return range(0, header["examples"] * every, every)
+
+
+def _chained(before: bytes, parts: Sequence[bytes]) -> bytes:
+    return hashlib.sha256(before + b"".join(parts)).hexdigest()[:16].encode()
+
+
+def _sum(costs: Sequence[Cost]) -> Cost:
+    return Cost(sum(c.forward for c in costs), sum(c.backward for c in costs), sum(c.seconds for c in costs))

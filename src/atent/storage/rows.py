@@ -1,0 +1,83 @@
+"""Rows of attacks, one for each attacked image, and the accuracies that they give."""
+
+from collections.abc import Iterable
+from statistics import median
+from typing import Annotated, Any, NamedTuple, NotRequired
+
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, with_config
+from scipy.stats import binomtest
+
+from atent.methods import Count, Scale, Whole
+from atent.storage.row_format import Header, Indexed, Kind
+from atent.threat import Threat
+
+
+def _check_threat(text: str) -> str:
+    Threat.parse(text)
+    return text
+
+
+class AttackHeader(Header):
+    """What decides the rows of an attack. `judged` names the network made of the model, if it is judged by another."""
+
+    threat: Annotated[str, AfterValidator(_check_threat)]
+    attack: NotRequired[dict[str, Any]]
+    split: NotRequired[str]
+    seed: NotRequired[int]
+    batch: NotRequired[Count]
+    judged: NotRequired[str]
+
+
+@with_config(ConfigDict(extra="forbid"))
+class Row(Indexed):
+    """One attacked example: what the network said of x and of x_adv, and how far x_adv is.
+
+    Attacks that look for the nearest misclassified point also say its `distance`, null where they found none.
+    """
+
+    label: Whole
+    clean: Whole
+    adversarial: Whole
+    size: Scale
+    robust: bool
+    distance: NotRequired[Scale | None]
+
+
+ATTACK = Kind("attack", TypeAdapter(AttackHeader), TypeAdapter(Row))
+
+
+class Rate(NamedTuple):
+    """A share of examples with its 95 % Wilson interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.2f} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+
+def rate(hits: Iterable[bool]) -> Rate:
+    """The share of hits, with its Wilson interval."""
+    values = list(hits)
+    return rate_of(sum(values) / len(values), len(values))
+
+
+def rate_of(share: float, count: int) -> Rate:
+    """A share of `count` examples, with its Wilson interval."""
+    interval = binomtest(round(share * count), count).proportion_ci(method="wilson")
+    return Rate(share, float(interval.low), float(interval.high))
+
+
+def clean_rate(rows: Iterable[Row]) -> Rate:
+    return rate(row["clean"] == row["label"] for row in rows)
+
+
+def robust_rate(rows: Iterable[Row]) -> Rate:
+    return rate(row["robust"] for row in rows)
+
+
+def median_distance(rows: Iterable[Row]) -> float | None:
+    """The median over examples that are right; infinite where none was found for half of them. None: not measured."""
+    right = [row["distance"] for row in rows if "distance" in row and row["clean"] == row["label"]]
+    return median(float("inf") if distance is None else distance for distance in right) if right else None

@@ -1,0 +1,67 @@
+"""A run is a folder: recipe, environment, a log line per epoch, checkpoints, and a row per attacked image."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atent.errors import UserError
+from atent.storage.files import read_json, read_rows, write_json
+
+
+@dataclass(frozen=True)
+class Run:
+    """The files of a training. `best` holds the weights to use, `last` the state to go on from."""
+
+    folder: Path
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.folder / "recipe.json"
+
+    @property
+    def environment_file(self) -> Path:
+        return self.folder / "environment.json"
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "last.safetensors"
+
+    @property
+    def best(self) -> Path:
+        return self.folder / "best.safetensors"
+
+    @property
+    def data_file(self) -> Path:
+        return self.folder / "data.json"
+
+    @property
+    def board(self) -> Path:
+        return self.folder / "tensorboard"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "train.jsonl"
+
+    def data_record(self) -> dict[str, Any] | None:
+        """What the training found in a user's own data."""
+        return read_json(self.data_file) if self.data_file.exists() else None
+
+    def begin(self, recipe: Mapping[str, Any], environment: Mapping[str, object], data: Mapping[str, Any]) -> None:
+        """Make the folder; record the recipe, the data and each start's environment."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make {self.folder}: {error.strerror}") from None
+        for orphan in self.folder.glob(".*.part"):  # of a process that was killed while it wrote
+            orphan.unlink(missing_ok=True)
+        write_json(self.recipe_file, recipe)
+        if data:
+            write_json(self.data_file, data)
+        starts = read_json(self.environment_file)["starts"] if self.environment_file.exists() else []
+        if environment not in starts:
+            write_json(self.environment_file, {"starts": [*starts, environment]})
+
+    def history(self) -> list[dict[str, Any]]:
+        """The log's lines, one per finished epoch."""
+        return list(read_rows(self.log)) if self.log.exists() else []

@@ -1,0 +1,236 @@
+"""Training: one function, `fit`. The state between two batches is all there is, so any of them can be resumed."""
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from atent.data.dataset import DataSet, open_data
+from atent.data.images import Images, augment_crop_flip, epoch_batches, hold_out
+from atent.data.published import SOURCES
+from atent.defenses import Remembering
+from atent.errors import Interrupted, UserError
+from atent.evaluation.attack import attack_images
+from atent.machine import environment, memory
+from atent.models import Standardize
+from atent.models.build import OBJECT, build_model
+from atent.models.weights import freeze, load_weights
+from atent.optim.averaging import averaged
+from atent.progress import progress, stop_requests
+from atent.randomness import derive, derive_seed
+from atent.recipe import Recipe, parse_recipe, recipe_of
+from atent.storage.files import alone, save_tensors, write_rows
+from atent.storage.rows import clean_rate, robust_rate
+from atent.storage.run import Run
+from atent.training.alarms import collapsed
+from atent.training.options import How
+from atent.training.state import Epoch, State, score
+from atent.training.step import NotFiniteError, train_step
+from atent.training.tensorboard import Draw, board, no_board
+
+
+def fit(
+    recipe: Recipe,
+    out: Path | str,
+    *,
+    data_dir: Path | str | None = None,
+    model: nn.Module | None = None,
+    how: How = How(),  # noqa: B008 (it is frozen)
+) -> Run:
+    """Train by the recipe into the folder `out`; called again, go on from its last checkpoint.
+
+    A `model` given is trained instead of the recipe's. Choices (the best epoch, stopping early) are made on images held
+    out of the training set; the test set is not read.
+    """
+    run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(), "recipe", build=True)
+    if model is not None:
+        recipe = recipe.model_copy(update={"model": f"{type(model).__module__}.{type(model).__qualname__}{OBJECT}"})
+    if run.recipe_file.exists():
+        recipe.check_same(recipe_of(run), run.folder)
+    data = open_data(
+        recipe.data,
+        Path(data_dir) if data_dir else None,
+        resize=recipe.resize,
+        test_share=recipe.test_share,
+        known=run.data_record(),
+    )
+    train, held = hold_out(data.images("train"), recipe.validation, derive(recipe.seed, "hold-out"))
+    held = held.take(slice(recipe.monitor_examples)).in_memory()
+    stream = train.nbytes > memory() / 4 if how.stream is None else how.stream
+    if not stream:
+        train = train.in_memory()
+    state = _fresh_state(recipe, train, model, how.device)
+    if recipe.weights and not run.last.exists():
+        digest = load_weights(state.model, Path(recipe.weights), recipe.reset)
+        how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
+    with alone(run.last):
+        _fit(state, recipe, data, train, held, run, how)
+    return run
+
+
+def _fit(state: State, recipe: Recipe, data: DataSet, train: Images, held: Images, run: Run, how: How) -> None:
+    if run.recipe_file.exists():
+        recipe.check_same(recipe_of(run), run.folder)
+    run.begin(recipe.model_dump(mode="json"), environment(), data.record)
+    per_epoch = len(epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", 0)))
+    if run.last.exists():
+        state.load(run, recipe, per_epoch)
+        if not state.finished(recipe):
+            how.say(f"going on from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
+    else:
+        how.say(f"{recipe.data}: {train.summary}; {len(held):,} held-out images judge each epoch")
+        if recipe.blind:
+            how.say(f"caution: {recipe.blind}")
+    write_rows(run.log, state.history)
+    total = recipe.epochs * per_epoch
+    label = f"training {run.folder.name}"
+    with (
+        board(run.board, state.history) if how.tensorboard else no_board() as draw,
+        stop_requests() as stop,
+        progress(label, total, "batches", state.epoch * per_epoch + state.batch) as show,
+    ):
+        while not state.finished(recipe):
+            for _ in _train_epoch(state, recipe, train, per_epoch, run, how):
+                show(state.epoch * per_epoch + state.batch, _words(state, recipe))
+                if stop:
+                    state.save(run.last, recipe)
+                    raise Interrupted(stop[0])
+            _finish_epoch(state, recipe, train, held, run, how, draw)
+
+
+def make_model(recipe: Recipe, images: Images, network: nn.Module | None = None) -> nn.Module:
+    """The network for these images, or the one given; behind a standardizing layer if the recipe wants it."""
+    built = build_model(network or recipe.model, images.shape)
+    if not recipe.standardize:
+        return built
+    known = SOURCES.get(recipe.data)
+    mean, std = (known.mean, known.std) if known else images.mean_and_std()
+    return nn.Sequential(Standardize(mean, std), built)
+
+
+def _fresh_state(recipe: Recipe, train: Images, network: nn.Module | None, device: torch.device | str) -> State:
+    torch.manual_seed(derive_seed(recipe.seed, "weights"))
+    model = make_model(recipe, train, network).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    freeze(model, recipe.freeze)
+    average = averaged(model, recipe.averaging) if recipe.averaging else None
+    defense = recipe.make_defense()
+    memory = defense.new_memory(len(train)) if isinstance(defense, Remembering) else None
+    return State(model, recipe.make_optimizer()(model.parameters()), average, memory)
+
+
+def _train_epoch(state: State, recipe: Recipe, train: Images, per_epoch: int, run: Run, how: How) -> Iterator[None]:
+    """Train the rest of the epoch, yielding after every batch; the state is saved every now and then."""
+    defense, threat, optimizer = recipe.make_defense(), recipe.make_threat(), recipe.make_optimizer()
+    order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))[state.batch :]
+    saved = began = time.monotonic()
+    pause = 60 * how.checkpoint_minutes
+    for indices, (x, y) in zip(order, train.batches(order, how.device, how.workers), strict=True):
+        here = (state.epoch, state.batch)
+        done = (state.epoch + state.batch / per_epoch) / recipe.epochs
+        for group in state.optimizer.param_groups:
+            group["lr"] = optimizer.lr * recipe.schedule.rate(done, recipe.epochs)
+        generator = derive(recipe.seed, "batch", *here, device=how.device)
+        torch.manual_seed(derive_seed(recipe.seed, "dropout", *here))
+        if recipe.augment == "crop-flip":
+            x = augment_crop_flip(x, generator)
+        now = threat.scaled(recipe.schedule.eps_share(done))
+        try:
+            with state.remembered(indices, defense) as informed:
+                step = train_step(state.model, state.optimizer, informed, x, y, now, generator)
+        except NotFiniteError:
+            kept = f"{run.last} is the last good state" if run.last.exists() else "nothing was saved yet"
+            raise UserError(
+                f"the loss or gradient of epoch {here[0] + 1}, batch {here[1]} is not finite; {kept}. A smaller "
+                f"optimizer.lr (now {optimizer.lr:g}), with another --out, is the usual cure"
+            ) from None
+        if state.average is not None:
+            state.average.update_parameters(state.model)
+        state.tally.add(step.loss, step.cross_entropy, step.right, step.radius, len(y))
+        state.batch += 1
+        if state.fell_back(train):
+            _warn(state, train, how)
+        began, state.tally.seconds = time.monotonic(), state.tally.seconds + time.monotonic() - began
+        asked = how.checkpoint_batches is not None and state.batch % how.checkpoint_batches == 0
+        if asked or began - saved > pause:
+            state.save(run.last, recipe)
+            saved = time.monotonic()
+            pause = max(pause, 20 * (saved - began))  # a large network's takes seconds itself
+        yield
+
+
+def _finish_epoch(state: State, recipe: Recipe, train: Images, held: Images, run: Run, how: How, draw: Draw) -> None:
+    """Log the epoch, measure robust accuracy on held-out images, keep the best and the last."""
+    tally = state.tally
+    row: Epoch = {
+        "epoch": state.epoch + 1,
+        "loss": tally.loss / tally.images,
+        "train_robust": tally.right / tally.images,
+        "radius": tally.radius / tally.images,
+        "seconds": tally.seconds,
+        "best": False,
+    }
+    if len(held):
+        batches = attack_images(
+            state.result, held, recipe.make_monitor(), recipe.make_threat(), seed=recipe.seed, device=how.device
+        )
+        rows = [row for batch in batches for row in batch]
+        row |= {"clean": clean_rate(rows).value, "robust": robust_rate(rows).value, "examples": len(rows)}
+    choose = recipe.chosen_by
+    row["best"] = all(score(row, choose) >= score(past, choose) for past in state.history)
+    how.say(_epoch_line(row, recipe))
+    if tally.stuck(train):
+        row["plateau"] = True
+        _warn(state, train, how)
+    if choose == "robust" and collapsed([*state.history, row], held.constant_accuracy):
+        row["collapsed"] = True
+    state.history.append(row)
+    state.epoch, state.batch, state.tally = state.epoch + 1, 0, tally.next_epoch(train)
+    if row["best"]:
+        save_tensors(run.best, state.result.state_dict(), {"recipe": recipe.model_dump(mode="json"), "log": row})
+    state.save(run.last, recipe)
+    write_rows(run.log, state.history)
+    draw(row)
+    if state.collapsed:
+        best = next(past for past in reversed(state.history) if past["best"])
+        held_up = row["clean"] >= best["clean"] - 0.1
+        why = (
+            "catastrophic overfitting: the training's own attack has become too weak"
+            if held_up
+            else f"clean accuracy fell too, to {100 * row['clean']:.2f}: the training diverged"
+        )
+        how.say(
+            f"stopped: robust accuracy on held-out images collapsed from {100 * best['robust']:.2f} to "
+            f"{100 * row['robust']:.2f} ({why}). "
+            f"{run.best} holds epoch {best['epoch']}; more steps, a smaller step or fewer epochs avoid it, and "
+            "choose = 'clean' lets such a training go on"
+        )
+    elif state.finished(recipe) and state.epoch < recipe.epochs:
+        how.say(f"stopped early: no better epoch among the last {recipe.patience} (patience)")
+
+
+def _warn(state: State, train: Images, how: How) -> None:
+    """Say once that the loss has stuck."""
+    if not state.tally.warned:
+        state.tally.warned = True
+        how.say(
+            f"epoch {state.epoch + 1}, batch {state.batch}: the loss has stuck at {train.constant_loss:.3f}, that of a "
+            "network which gives every image the same answer. Raise schedule.warmup or schedule.eps_warmup so that eps "
+            "grows while the rate is high, or try another seed or a smaller optimizer.lr"
+        )
+
+
+def _words(state: State, recipe: Recipe) -> str:
+    recent = state.tally.recent
+    loss = f"loss {sum(recent) / len(recent):.3f}" if recent else ""
+    return f"epoch {min(state.epoch + 1, recipe.epochs)}/{recipe.epochs}  {loss}"
+
+
+def _epoch_line(row: Mapping[str, Any], recipe: Recipe) -> str:
+    held = f"  held-out clean {100 * row['clean']:.2f} robust {100 * row['robust']:.2f}" if "clean" in row else ""
+    return (
+        f"epoch {row['epoch']}/{recipe.epochs}  loss {row['loss']:.4f}  radius {row['radius']:.3f}"
+        f"{held}  {row['seconds']:.0f} s{'  (best)' if row['best'] else ''}"
+    )

@@ -1,0 +1,187 @@
+"""What changes while training, and how a checkpoint keeps it."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NotRequired
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, with_config
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+from typing_extensions import TypedDict
+
+from atent.data.images import Images
+from atent.defenses import Defense, Remembering
+from atent.errors import UserError
+from atent.methods import explain
+from atent.recipe import Choice, Recipe, parse_recipe
+from atent.storage.files import join_parts, load_tensors, save_tensors, take_part
+from atent.storage.run import Run
+from atent.training.alarms import RECENT, Tally, more_than
+
+
+def score(row: Mapping[str, Any], choose: Choice) -> tuple[float, float]:
+    """What makes an epoch better: one accuracy on held-out images; between equals the other decides."""
+    robust, clean = row.get("robust", 0.0), row.get("clean", 0.0)
+    return (robust, clean) if choose == "robust" else (clean, robust)
+
+
+@with_config(ConfigDict(extra="forbid"))
+class Epoch(TypedDict):
+    """A finished epoch, as the log and the checkpoint keep it; accuracies are of held-out images."""
+
+    epoch: int
+    loss: float
+    train_robust: float
+    radius: float
+    seconds: float
+    best: bool
+    clean: NotRequired[float]
+    robust: NotRequired[float]
+    examples: NotRequired[int]
+    plateau: NotRequired[bool]
+    collapsed: NotRequired[bool]
+
+
+class Position(BaseModel):
+    """What a checkpoint's header says beside the recipe; `optimizer` lists the tensors of the optimizer's state."""
+
+    epoch: Annotated[StrictInt, Field(ge=0)]
+    batch: Annotated[StrictInt, Field(ge=0)]
+    tally: Tally
+    history: list[Epoch]
+    optimizer: list[str] | None = None  # our first versions did not list them
+
+
+@dataclass
+class State:
+    """Everything that changes while training; what a checkpoint holds."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    average: AveragedModel | None
+    memory: Tensor | None = None  # what the defense remembers of each training example
+    epoch: int = 0
+    batch: int = 0
+    tally: Tally = field(default_factory=Tally)
+    history: list[Epoch] = field(default_factory=list)
+
+    @property
+    def result(self) -> nn.Module:
+        """The network to evaluate and keep: the averaged one if there is one."""
+        return self.model if self.average is None else self.average.module
+
+    @contextmanager
+    def remembered(self, indices: Tensor, defense: Defense) -> Iterator[Defense]:
+        """The defense with what it remembers of these examples; what it learns of them is kept."""
+        if self.memory is None or not isinstance(defense, Remembering):
+            yield defense
+            return
+        device = next(self.model.parameters()).device
+        memory = self.memory[indices].to(device)
+        yield partial(defense, memory=memory)
+        self.memory[indices] = memory.to(self.memory.device)
+
+    def finished(self, recipe: Recipe) -> bool:
+        """Whether all epochs are done, or `patience` of them since a better one, or the training has collapsed."""
+        scores = [score(row, recipe.chosen_by) for row in self.history]
+        since = len(scores) - 1 - scores.index(max(scores)) if scores else 0
+        impatient = recipe.patience is not None and since >= recipe.patience
+        return self.epoch >= recipe.epochs or impatient or self.collapsed
+
+    def fell_back(self, images: Images) -> bool:
+        """Whether the last losses are those of a constant answer while the epoch runs.
+
+        In the first epoch, more answers must have been right than with a constant one: it may not have begun to learn.
+        """
+        learned = self.epoch > 0 or self.tally.right > self.tally.images * more_than(images.constant_accuracy)
+        return learned and len(self.tally.recent) == RECENT and self.tally.stuck(images)
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the last epoch was found to have."""
+        return bool(self.history and self.history[-1].get("collapsed"))
+
+    def save(self, path: Path, recipe: Recipe) -> None:
+        moments = _optimizer_tensors(self.optimizer)
+        parts = {"": self.model.state_dict(), "optimizer": moments}
+        if self.average is not None:
+            parts["average"] = self.average.state_dict()
+        if self.memory is not None:
+            parts["memory"] = {"": self.memory}
+        position = Position(
+            epoch=self.epoch, batch=self.batch, tally=self.tally, history=self.history, optimizer=sorted(moments)
+        )
+        save_tensors(path, join_parts(parts), {"recipe": recipe.model_dump(mode="json"), **position.model_dump()})
+
+    def load(self, run: Run, recipe: Recipe, per_epoch: int) -> None:
+        """Take over the last checkpoint; `per_epoch` batches make an epoch of this training."""
+        tensors, info = load_tensors(run.last)
+        try:
+            recipe.check_same(parse_recipe(info["recipe"], str(run.last)), run.folder)
+            position = Position.model_validate(info)
+            _check_possible(position, recipe, per_epoch)
+            self.model.load_state_dict(take_part(tensors, ""))
+            _load_optimizer(self.optimizer, take_part(tensors, "optimizer"), position.optimizer)
+            if self.average is not None:
+                self.average.load_state_dict(take_part(tensors, "average"))
+            if self.memory is not None:
+                self.memory = _same_shape(take_part(tensors, "memory")[""], self.memory, "memory")
+        except ValidationError as error:
+            raise UserError(f"{explain(error, str(run.last))}; remove it to start anew") from None
+        except (KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
+            if isinstance(error, UserError):
+                raise
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{run.last} is not a state of this training: {reason}; remove it to start anew") from None
+        self.epoch, self.batch, self.tally, self.history = (
+            position.epoch,
+            position.batch,
+            position.tally,
+            position.history,
+        )
+
+
+def _check_possible(position: Position, recipe: Recipe, per_epoch: int) -> None:
+    """Refuse a place that no training of this recipe can be at."""
+    epoch, batch, logged = position.epoch, position.batch, len(position.history)
+    if epoch > recipe.epochs or batch > per_epoch or logged != epoch:
+        raise ValueError(
+            f"epoch {epoch} of {recipe.epochs}, batch {batch} of {per_epoch}, {logged} epochs logged cannot be together"
+        )
+
+
+def _same_shape(tensor: Tensor, like: Tensor, name: str) -> Tensor:
+    if tensor.shape != like.shape:
+        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}; expected {tuple(like.shape)}")
+    return tensor
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Momentum and the like by parameter number and name; hyper-parameters come from the recipe."""
+    states = optimizer.state_dict()["state"]
+    return {
+        f"{number}.{name}": value
+        for number, values in states.items()
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], listed: list[str] | None) -> None:
+    if listed is not None and sorted(tensors) != listed:
+        different = min(set(tensors) ^ set(listed))
+        raise ValueError(f"the optimizer's state {different} is {'missing' if different in listed else 'not listed'}")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, _, name = key.partition(".")
+        parameter = parameters[int(number)]
+        if value.dim() > 0:  # a scalar counts steps
+            # In the parameter's own memory layout, as the optimizer made it.
+            value = torch.empty_like(parameter).copy_(_same_shape(value, parameter, f"the optimizer's state {key}"))
+        states.setdefault(int(number), {})[name] = value.detach()
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
