@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -136,14 +137,14 @@ def test_another_pixel_range_is_suspected(network: nn.Module, images: Images) ->
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_a_blind_search_stays_inside_and_finds_a_large_hole(norm: str) -> None:
+def test_a_blind_search_stays_inside_and_finds_a_large_hole(norm: Literal["linf", "l2"]) -> None:
     weights = torch.ones(25)
     x, y = torch.full((4, 1, 5, 5), 0.5), torch.zeros(4, dtype=torch.long)
     model = two_class_linear(weights, bias=-12.6)
     distance = 0.1 / (25 if norm == "linf" else 5)
     for radius, left in ((3 * distance, 0), (0.9 * distance, 4)):
-        sample = Sample(model, x, y, Threat(norm, radius), 0)  # type: ignore[arg-type]
-        assert int(search_blindly(sample, torch.ones(4, dtype=torch.bool)).sum()) == left
+        threat = Threat(norm, radius)
+        assert int(search_blindly(model, x, y, threat, torch.ones(4, dtype=torch.bool), 0).sum()) == left
 
 
 @needs_shared

@@ -180,7 +180,7 @@ def test_a_missing_library_says_how_to_install_it(
     def absent(wanted: str, *_: object) -> None:
         raise ModuleNotFoundError(f"No module named {wanted!r}", name=module)
 
-    monkeypatch.setattr("atent.attacks.engines.importlib.import_module", absent)
+    monkeypatch.setattr("atent.attacks.external.libraries.importlib.import_module", absent)
     with pytest.raises(UserError, match=rf"(^|: ){package} is not installed; pip install 'atent\[attacks\]'$"):
         make_attack({"name": name})
 

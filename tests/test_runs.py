@@ -28,7 +28,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 
 def test_a_second_process_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
     path = tmp_path / "last.safetensors"
-    try_it = f"from pathlib import Path; from atent.runs import alone\nwith alone(Path({str(path)!r})): print('held')"
+    take = f"with alone(Path({str(path)!r})): print('held')"
+    try_it = f"from pathlib import Path; from atent.storage.files import alone\n{take}"
     with alone(path):
         second = subprocess.run([sys.executable, "-c", try_it], capture_output=True, text=True, check=False)
         assert second.stdout == ""

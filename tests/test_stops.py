@@ -54,7 +54,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(
             os.kill(os.getpid(), signal.SIGTERM)
         return step(*arguments)
 
-    monkeypatch.setattr("atent.train.train_step", interrupting_step)
+    monkeypatch.setattr("atent.training.fit.train_step", interrupting_step)
     with pytest.raises(Interrupted) as caught:
         fit(recipe, tmp_path / "cut", how=QUIET)
     assert caught.value.code == 143
@@ -191,7 +191,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(
 
         return step(model, optimizer, spoil, *rest)
 
-    monkeypatch.setattr("atent.train.train_step", spoiled)
+    monkeypatch.setattr("atent.training.fit.train_step", spoiled)
     with pytest.raises(UserError, match=r"epoch 2, batch 1 is not finite.*last\.safetensors"):
         fit(tiny(epochs=2), tmp_path / "bad", how=QUIET)
     monkeypatch.undo()

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import atent.train
 import pytest
 import torch
 from torch import Tensor
 
+import atent.training.fit
 from atent.data.images import Images
 from atent.data.published import SOURCES, Published
 from atent.defenses import Mma, Term
@@ -119,7 +119,7 @@ def test_the_plateau_is_noticed_and_named(tmp_path: Path) -> None:
     said: list[str] = []
     recipe = tiny(epochs=1, optimizer__lr=1e-9, schedule__eps_warmup=0, averaging=0, defense__share=0.3)
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(atent.train, "_fresh_state", blank_state)
+    monkey.setattr(atent.training.fit, "_fresh_state", blank_state)
     run = fit(recipe, tmp_path, how=How(say=said.append))
     monkey.undo()
     assert run.history()[0]["plateau"] is True
@@ -143,7 +143,7 @@ def test_a_network_that_falls_back_to_one_answer_is_named_a_hundred_batches_late
     steps = [Step(2.303 + noise, 2.303 + noise, 0, 0.0) for noise in scatter]
     steps[before : before + knowing] = [knows] * knowing
     taken = iter(steps)
-    monkeypatch.setattr(atent.train, "train_step", lambda *_: next(taken))
+    monkeypatch.setattr(atent.training.fit, "train_step", lambda *_: next(taken))
     said: list[str] = []
     run = fit(tiny(epochs=2, batch=1), tmp_path, how=How(say=said.append))
     assert [line.partition(":")[0] for line in said if "the loss has stuck at 2.303, that of" in line] == named
@@ -183,7 +183,7 @@ def test_the_plateau_of_uneven_classes_is_the_entropy_of_their_labels() -> None:
         assert tally.stuck(images) is stuck
 
 
-_fresh_state = atent.train._fresh_state
+_fresh_state = atent.training.fit._fresh_state
 
 
 def blank_state(*arguments: Any) -> Any:
@@ -232,7 +232,7 @@ def test_every_recipe_trains_two_steps(tmp_path: Path, monkeypatch: pytest.Monke
         short["defense.step"] = recipe.make_threat().eps  # two steps of the recipe's size could not reach eps
     images = stand_in(shapes.get(recipe.data, Shape((1, 28, 28), 10)), 6)
     assert recipe.data in [*SOURCES, "images"]  # own-images' stand-in for a user's folder
-    monkeypatch.setattr(atent.train, "open_data", lambda *_, **__: Published("mnist-small"))
+    monkeypatch.setattr(atent.training.fit, "open_data", lambda *_, **__: Published("mnist-small"))
     monkeypatch.setattr(Published, "images", lambda *_: images)
     recipe = load_recipe(name, short)
     run = fit(recipe, tmp_path, how=QUIET)

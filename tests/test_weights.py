@@ -8,8 +8,9 @@ from torch import nn
 
 from atent.errors import UserError
 from atent.models import MODELS, Shape, Standardize
-from atent.models.weights import freeze, load_weights, read_weights, set_training, weights_hash
+from atent.models.weights import freeze, load_weights, read_weights, weights_hash
 from atent.storage.files import save_tensors
+from atent.training.step import set_training
 from toys import small_network
 
 SHAPE = Shape((1, 28, 28), 10)

@@ -1,100 +1,28 @@
 """Train image classifiers that stay right when the input is attacked.
 
-Everything below is imported when first used, so that `import atent` and `atent --help` do not wait for torch.
+The public names are listed in `__init__.pyi`. Each is imported when it is first used, so that `import atent` and
+`atent --help` do not wait for torch.
 """
 
+import ast
 import importlib
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+from atent import moved
 
 __version__ = "0.1.0.dev2"
 
-if TYPE_CHECKING:
-    from atent.ascent import ascend as ascend
-    from atent.attacks import ATTACKS as ATTACKS
-    from atent.attacks import AtentChain as AtentChain
-    from atent.attacks import Attack as Attack
-    from atent.attacks import CwL2 as CwL2
-    from atent.attacks import CwLinf as CwLinf
-    from atent.attacks import DeepFool as DeepFool
-    from atent.attacks import Fgsm as Fgsm
-    from atent.attacks import MinimalAttack as MinimalAttack
-    from atent.attacks import Pgd as Pgd
-    from atent.attacks import SmoothPgd as SmoothPgd
-    from atent.data.images import Images as Images
-    from atent.defenses import DEFENSES as DEFENSES
-    from atent.defenses import Atent as Atent
-    from atent.defenses import Defense as Defense
-    from atent.defenses import Fast as Fast
-    from atent.defenses import Mart as Mart
-    from atent.defenses import Mma as Mma
-    from atent.defenses import PgdAt as PgdAt
-    from atent.defenses import Standard as Standard
-    from atent.defenses import Term as Term
-    from atent.defenses import Trades as Trades
-    from atent.defenses import worst_point as worst_point
-    from atent.errors import ThreatWarning as ThreatWarning
-    from atent.evaluation.target import open_target as open_target
-    from atent.losses import boosted_cross_entropy as boosted_cross_entropy
-    from atent.losses import cross_entropy as cross_entropy
-    from atent.losses import divergence as divergence
-    from atent.losses import dlr as dlr
-    from atent.losses import margin as margin
-    from atent.losses import soft_margin as soft_margin
-    from atent.models import MODELS as MODELS
-    from atent.models import Shape as Shape
-    from atent.models import Standardize as Standardize
-    from atent.optim.entropy_sgd import EntropySGD as EntropySGD
-    from atent.recipe import load_recipe as load_recipe
-    from atent.smoothing.smoothed import Smoothed as Smoothed
-    from atent.smoothing.stopping import Smoothing as Smoothing
-    from atent.threat import Threat as Threat
-    from atent.training.fit import fit as fit
-    from atent.training.options import How as How
-
-_HOMES = {
-    "ascent": ("ascend",),
-    "attacks": (
-        "ATTACKS",
-        "AtentChain",
-        "Attack",
-        "CwL2",
-        "CwLinf",
-        "DeepFool",
-        "Fgsm",
-        "MinimalAttack",
-        "Pgd",
-        "SmoothPgd",
-    ),
-    "certificate": ("Smoothing",),
-    "defenses": (
-        "DEFENSES",
-        "Atent",
-        "Defense",
-        "Fast",
-        "Mart",
-        "Mma",
-        "PgdAt",
-        "Standard",
-        "Term",
-        "Trades",
-        "worst_point",
-    ),
-    "entropy_sgd": ("EntropySGD",),
-    "errors": ("ThreatWarning",),
-    "losses": ("boosted_cross_entropy", "cross_entropy", "divergence", "dlr", "margin", "soft_margin"),
-    "models": ("MODELS", "Shape", "Standardize"),
-    "recipe": ("load_recipe",),
-    "images": ("Images",),
-    "smoothing": ("Smoothed",),
-    "target": ("open_target",),
-    "threat": ("Threat",),
-    "train": ("How", "fit"),
+_NAMES = {
+    name.name: line.module
+    for line in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
+    if isinstance(line, ast.ImportFrom) and line.module
+    for name in line.names
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME_OF)
+__all__ = sorted(_NAMES)
+moved.install()
 
 
 def __getattr__(name: str) -> object:
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(f"atent.{_HOME_OF[name]}"), name)
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'atent' has no attribute {name!r}")

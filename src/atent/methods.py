@@ -1,16 +1,41 @@
 """What a method is, a frozen, checked dataclass whose fields are its hyper-parameters, and how names are looked up.
 
-A name with a colon, `package.module:Name`, is the user's own and is imported."""
+A name with a colon, `package.module:Name`, is the user's own and is imported.
+"""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import dataclasses
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic_core import to_jsonable_python
+
+from atent.errors import UserError, unknown
+
+T = TypeVar("T")
+
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Tolerance = Annotated[float, Field(ge=0, lt=1)]
+Start = Literal["center", "near", "uniform", "unboxed", "corner", "gaussian"]
+Direction = Literal["steepest", "raw"]
+Projection = Literal["last", "every", "never"]
+Mode = Literal["eval", "train"]
+Pull = Scale | Literal["auto"]
+_BATCH = ("model", "x", "y", "threat", "generator")
+_CALLED_WITH = {"defense": _BATCH, "attack": _BATCH, "optimizer": ("parameters",)}
+
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as _dataclass
-    from typing import TypeVar, dataclass_transform
-
-    T = TypeVar("T")
+    from typing import dataclass_transform
 
     @dataclass_transform(frozen_default=True)
     def method(cls: type[T]) -> type[T]: ...
@@ -21,61 +46,6 @@ else:
     def method(cls):
         """Make `cls` a frozen dataclass that checks its fields' types and ranges and refuses unknown ones."""
         return _dataclass(frozen=True, config=ConfigDict(extra="forbid"))(cls)
-
-
-import dataclasses
-import importlib
-import inspect
-import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
-from pydantic_core import to_jsonable_python
-
-from atent.errors import UserError, unknown
-
-Count = Annotated[int, Field(ge=1)]
-
-
-Whole = Annotated[int, Field(ge=0)]
-
-
-Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-Fraction = Annotated[float, Field(gt=0, le=1)]
-
-
-Tolerance = Annotated[float, Field(ge=0, lt=1)]
-
-
-Start = Literal["center", "near", "uniform", "unboxed", "corner", "gaussian"]
-
-
-Direction = Literal["steepest", "raw"]
-
-
-Projection = Literal["last", "every", "never"]
-
-
-Mode = Literal["eval", "train"]
-
-
-Pull = Scale | Literal["auto"]
-
-
-T = TypeVar("T")
-
-
-_BATCH = ("model", "x", "y", "threat", "generator")
-
-
-_CALLED_WITH = {"defense": _BATCH, "attack": _BATCH, "optimizer": ("parameters",)}
 
 
 def is_imported(name: object) -> bool:

@@ -3,12 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from atent.errors import UserError
+
+
+class Shape(NamedTuple):
+    """The shape (channels, height, width) of an image and the number of classes."""
+
+    image: tuple[int, int, int]
+    classes: int
 
 
 @contextmanager

@@ -7,10 +7,9 @@ from atent.attacks.descent import descend
 from atent.attacks.early_stopping import still_right
 from atent.attacks.nearest import nearest_within
 from atent.attacks.protocols import named, only_norm
-from atent.fields import method
 from atent.inputs import checked
 from atent.losses import margin
-from atent.methods import Count, Fraction, Size
+from atent.methods import Count, Fraction, Size, method
 from atent.network import borrowed
 from atent.threat import Threat, over_pixels
 

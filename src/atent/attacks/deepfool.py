@@ -6,9 +6,8 @@ from torch import Tensor, nn
 from atent.attacks.early_stopping import still_right
 from atent.attacks.nearest import nearest_within, pull_back
 from atent.attacks.protocols import named
-from atent.fields import method
 from atent.inputs import checked
-from atent.methods import Count, Scale
+from atent.methods import Count, Scale, method
 from atent.network import borrowed
 from atent.threat import Threat, over_pixels
 

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from atent.ascent import Objective, Points, ascend
 from atent.attacks.early_stopping import until_broken
 from atent.attacks.protocols import named
-from atent.fields import method
 from atent.losses import LOSSES, LossName
+from atent.methods import method
 from atent.threat import Threat
 
 

@@ -6,10 +6,9 @@ from torch import Tensor, nn
 from atent.ascent import ascend, last
 from atent.attacks.early_stopping import still_right
 from atent.attacks.protocols import named
-from atent.fields import method
 from atent.inputs import checked
 from atent.losses import cross_entropy
-from atent.methods import Count, Size, Start
+from atent.methods import Count, Size, Start, method
 from atent.network import borrowed
 from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
 from atent.smoothing.smoothed import Smoothed

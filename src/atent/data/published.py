@@ -111,8 +111,6 @@ def _mnist_like(
 
 
 DIGITS = tuple("0123456789")
-
-
 SOURCES: dict[str, Source] = {
     "mnist-small": _mnist_like(
         DIGITS,

@@ -7,10 +7,9 @@ from torch import Tensor, nn
 
 from atent.ascent import ascend, auto_pull, keep_own_gradient, noise_for, step_size
 from atent.defenses.protocols import Term
-from atent.fields import method
 from atent.inputs import checked
 from atent.losses import cross_entropy
-from atent.methods import Count, Direction, Fraction, Mode, Projection, Pull, Scale, Size, Start, Tolerance
+from atent.methods import Count, Direction, Fraction, Mode, Projection, Pull, Scale, Size, Start, Tolerance, method
 from atent.network import borrowed
 from atent.threat import Threat
 

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from atent.defenses.pgd_at import PgdAt
 from atent.defenses.protocols import Term
-from atent.fields import method
-from atent.methods import Mode, Size, Start
+from atent.methods import Mode, Size, Start, method
 from atent.threat import Threat
 
 

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from atent.defenses.protocols import Term
-from atent.fields import method
 from atent.inputs import checked
 from atent.losses import cross_entropy
-from atent.methods import Size
+from atent.methods import Size, method
 from atent.smoothing.noise import normal_noise
 from atent.threat import Threat
 

@@ -7,10 +7,9 @@ from torch import Tensor, nn
 
 from atent.defenses.protocols import Term
 from atent.defenses.worst_point import worst_point
-from atent.fields import method
 from atent.inputs import checked
 from atent.losses import cross_entropy
-from atent.methods import Count, Mode, Size, Start
+from atent.methods import Count, Mode, Size, Start, method
 from atent.threat import Threat
 
 

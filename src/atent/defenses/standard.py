@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from atent.defenses.protocols import Term
-from atent.fields import method
 from atent.inputs import checked
 from atent.losses import cross_entropy
+from atent.methods import method
 from atent.threat import Threat
 
 

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from atent.defenses.protocols import Term
 from atent.defenses.trades import Trades
-from atent.fields import method
 from atent.inputs import checked
-from atent.methods import Count, Scale, Size, Start
+from atent.methods import Count, Scale, Size, Start, method
 from atent.smoothing.noise import normal_noise
 from atent.threat import Threat
 

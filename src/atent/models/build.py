@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
@@ -9,9 +10,23 @@ from torch.nn.parameter import is_lazy
 
 from atent.errors import UserError
 from atent.methods import look_up
-from atent.models import MODELS, Shape, outside_model
-from atent.network import borrowed
+from atent.models.lenet5 import LeNet5
+from atent.models.outside import outside_model
+from atent.models.resnet import ResNet
+from atent.models.small_cnn import SmallCnn
+from atent.models.wide_resnet import WideResNet
+from atent.network import Shape, borrowed
 
+MODELS: dict[str, Callable[[Shape], nn.Module]] = {
+    "small-cnn": SmallCnn,
+    "lenet5": LeNet5,
+    "resnet-20": partial(ResNet, blocks=(3, 3, 3), width=16, padded=True),
+    "resnet-110": partial(ResNet, blocks=(18, 18, 18), width=16, padded=True),
+    "resnet-18": partial(ResNet, blocks=(2, 2, 2, 2), width=64, padded=False),
+    "wrn-28-4": partial(WideResNet, depth=28, widen=4),
+    "wrn-28-10": partial(WideResNet, depth=28, widen=10),
+    "wrn-34-10": partial(WideResNet, depth=34, widen=10),
+}
 OBJECT = " (a Python object)"  # ends the name of a network that was given as one
 
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from atent.shape import Shape
+from atent.network import Shape
 
 
 class LeNet5(nn.Module):

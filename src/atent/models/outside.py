@@ -8,7 +8,7 @@ from torch import nn
 
 from atent.errors import UserError
 from atent.methods import is_imported
-from atent.shape import Shape
+from atent.network import Shape
 
 LIBRARIES = ("timm", "torchvision")
 

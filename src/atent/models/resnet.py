@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from atent.shape import Shape
+from atent.network import Shape
 
 
 class ResNet(nn.Module):

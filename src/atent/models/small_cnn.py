@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from atent.shape import Shape
+from atent.network import Shape
 
 
 class SmallCnn(nn.Module):

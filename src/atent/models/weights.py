@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.errors import UserError, unknown
-from atent.models import Standardize
+from atent.models.standardize import Standardize
 from atent.storage.files import load_tensors, take_part
 from atent.storage.run import Run
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from atent.shape import Shape
+from atent.network import Shape
 
 
 class WideResNet(nn.Module):

@@ -8,8 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from atent.fields import method
-from atent.methods import Count, Fraction, Scale, Size
+from atent.methods import Count, Fraction, Scale, Size, method
 from atent.optim.entropy_sgd import EntropySGD
 
 

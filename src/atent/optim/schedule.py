@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atent.fields import method
-from atent.methods import Count, Scale, Size
+from atent.methods import Count, Scale, Size, method
 
 
 @method

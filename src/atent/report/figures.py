@@ -16,11 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WIDTH, HEIGHT = 640, 420
-
-
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 40, 44  # margins of the frame
-
-
 BLUE = (31, 90, 160)
 
 
@@ -62,11 +58,7 @@ def save_picture(picture: "Image.Image", path: Path) -> None:
 
 
 SHOWN = 10
-
-
 SIDE = 112  # pixels of an image on the sheet, at least
-
-
 GAP, LINE = 8, 18
 
 

@@ -14,11 +14,7 @@ from atent.errors import UserError
 from atent.smoothing.bounds import certified_radius, draws_for, largest_radius
 
 BLOCK = 100  # draws that are made, and counted, together
-
-
 GIVE_UP = 0.01  # the chance to stop drawing for an image that all draws might have certified; it proves nothing
-
-
 GROWTH = 1.05  # of the number of draws from one look to the next
 
 

@@ -24,11 +24,7 @@ except ImportError:  # Windows
 
 
 _INFO = "atent"  # the key of our JSON in a safetensors header
-
-
 _SUM = "sha256"  # the key of the checksum beside it
-
-
 _PART = "//"  # splits the part of a checkpoint from a tensor's name; weights themselves have no part
 
 

@@ -14,7 +14,7 @@ from atent.storage.row_format import SEALED, Content, Cost, Damage, Kind, R, clo
 
 
 class RowFile(Generic[R]):
-    """The rows of one attack or certification. One process at a time may resume it and append (`atent.runs.alone`)."""
+    """The rows of one attack or certification. One process at a time may resume it and append (`alone`)."""
 
     def __init__(self, kind: Kind[R], path: Path) -> None:
         self.kind, self.path = kind, path

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from atent.attacks.external.libraries import Opaque, import_library, lent
 from atent.attacks.protocols import named
-from atent.fields import method
 from atent.inputs import checked
-from atent.methods import Count
+from atent.methods import Count, method
 from atent.threat import Threat
 
 VERSIONS = {

@@ -1,0 +1,55 @@
+"""Import paths of 0.1 that have moved. They work for one release, with a DeprecationWarning."""
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MOVED: dict[str, tuple[str, ...]] = {
+    "entropy_sgd": ("optim.entropy_sgd",),
+    "evaluate": ("evaluation.attack",),
+    "images": ("data.images",),
+    "passes": ("network",),
+    "rows": ("storage.rows", "storage.row_format"),
+    "runs": ("storage.files", "storage.run"),
+    "step": ("training.step",),
+    "target": ("evaluation.target",),
+    "train": ("training.fit", "training.options"),
+    "weights": ("models.weights",),
+    "checks": ("evaluation.checks",),
+}
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self,
+        name: str,
+        path: Sequence[str] | None,  # noqa: ARG002 (the protocol's)
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        package, _, module = name.partition(".")
+        return ModuleSpec(name, self) if package == "atent" and module in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Make a stand-in that takes its names from the new modules."""
+        homes = [f"atent.{home}" for home in MOVED[module.__name__.removeprefix("atent.")]]
+        words = f"{module.__name__} has moved to {' and '.join(homes)}; the old path goes with version 0.2"
+        warnings.warn(words, DeprecationWarning, stacklevel=2)
+
+        def find(name: str) -> Any:
+            for home in homes:
+                if hasattr(found := importlib.import_module(home), name):
+                    return getattr(found, name)
+            raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+
+        module.__getattr__ = find  # type: ignore[method-assign]
+
+
+def install() -> None:
+    """Answer imports of the old paths."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())
