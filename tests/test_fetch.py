@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from atent import fetch as fetching
+from atent.data import download as fetching
 from atent.data.download import (
     cifar_batch,
     cifar_in_npm,
