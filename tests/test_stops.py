@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from atent.cli import main
 from atent.data.decode import Files
 from atent.defenses import Term
 from atent.errors import Interrupted, UserError
 from atent.evaluation.target import open_target
+from atent.network import Shape
 from atent.storage.files import load_tensors, save_tensors
 from atent.storage.run import Run
 from atent.training.fit import fit
@@ -32,11 +34,26 @@ SGD: dict[str, object] = {"optimizer__name": "sgd", "optimizer__lr": 0.01}
 ENTROPY: dict[str, object] = {"optimizer__name": "entropy-sgd", "optimizer__steps": 2, "optimizer__growth": 0.1}
 ADAM: dict[str, object] = {"optimizer__name": "adam"}
 MMA: dict[str, object] = {"defense__name": "mma", "defense__steps": 1}
+BATCHNORM: dict[str, object] = {"model": f"{__name__}:batchnorm_network", "averaging": 0.997}
+
+
+def batchnorm_network(shape: Shape) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 4, 3, stride=4), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(shape.classes))
 
 
 @pytest.mark.parametrize(
     ("methods", "stop_at"),
-    [*((SGD, k) for k in (1, 3, 4, 6)), (ADAM, 3), (ADAM, 6), (ENTROPY, 3), (ENTROPY, 6), (MMA, 3), (MMA, 6)],
+    [
+        *((SGD, k) for k in (1, 3, 4, 6)),
+        (ADAM, 3),
+        (ADAM, 6),
+        (ENTROPY, 3),
+        (ENTROPY, 6),
+        (MMA, 3),
+        (MMA, 6),
+        (BATCHNORM, 3),
+        (BATCHNORM, 6),
+    ],
     ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else str(value),
 )
 def test_an_interrupted_run_resumes_bit_for_bit(
