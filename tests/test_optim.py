@@ -54,7 +54,7 @@ def test_optimizers_are_torchs() -> None:
     assert isinstance(Adam()(model.parameters()), torch.optim.Adam)
 
 
-@pytest.mark.parametrize("decay", [0.9, 0.99, 0.9999])
+@pytest.mark.parametrize("decay", [0.99, 0.997, 0.9999])
 def test_average_of_a_network_with_batchnorm_classifies_as_well_as_the_network(decay: float) -> None:
     """Two clouds far from mean 0 and variance 1, where BatchNorm's initial statistics are useless."""
     torch.manual_seed(0)
@@ -81,3 +81,16 @@ def test_average_forgets_with_the_decay_asked_for() -> None:
             model.weight.fill_(0.0 if k < 180 else 1.0)
         average.update_parameters(model)
     assert average.module.state_dict()["weight"].item() == pytest.approx(1 - 0.9**20, rel=1e-5)
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.997])
+def test_whole_numbers_are_copied(decay: float) -> None:
+    model = nn.BatchNorm1d(2)
+    model.register_buffer("places", torch.randperm(200, generator=generator()))
+    model.register_buffer("mask", torch.tensor([0, 255], dtype=torch.uint8))
+    average = averaged(model, decay)
+    for _ in range(300):
+        model(torch.rand(4, 2))
+        average.update_parameters(model)
+    for name in ("places", "mask", "num_batches_tracked"):
+        assert torch.equal(average.module.state_dict()[name], model.state_dict()[name]), name

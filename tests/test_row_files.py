@@ -53,8 +53,8 @@ def test_damage_is_named_and_repaired_by_the_same_command(
     told = [line for line in capsys.readouterr().err.splitlines() if str(path) in line]
     assert len(told) == (name not in KILLS)
     aside = path.with_name(f"{path.name}.old")
-    assert aside.exists() == (name in HEADERS)
-    if name in HEADERS:
+    assert aside.exists() == (name not in KILLS)
+    if name not in KILLS:
         assert aside.read_bytes() == damaged
         assert aside.name in told[0]
     assert rows_of(path) == rows
@@ -146,3 +146,13 @@ def test_one_damaged_file_does_not_hide_the_others(tmp_path: Path, capsys: pytes
     assert len(shown.err.splitlines()) == 1
     assert str(good) in shown.err
     assert str(bad) in shown.err
+
+
+@both
+def test_a_name_that_is_not_utf8_can_be_read_again(kind: str, tmp_path: Path) -> None:
+    file = RowFile(KINDS[kind], finished_file(kind, tmp_path))
+    header = {**file.read().header, "data": "caf\udce9", "examples": 3, "classes": ["\udcff", "\U0001f600"]}
+    file.path.unlink()
+    assert file.resume(header) == 0
+    assert file.resume(header) == 0
+    assert not file.path.with_name(f"{file.path.name}.old").exists()

@@ -29,9 +29,9 @@ modes = pytest.mark.parametrize("how", [EXACT, EARLY], ids=["exact-n", "early"])
 
 def images_at(distances: Tensor) -> tuple[nn.Module, Tensor]:
     """A linear network, and images at these distances on the right side of its boundary."""
-    weights = torch.randn(16, generator=generator(3))
+    weights = torch.randn(64, generator=generator(3))
     x = distances[:, None] * weights / weights.norm() + 0.5
-    return two_class_linear(weights, bias=-0.5 * float(weights.sum())), x.view(-1, 1, 4, 4)
+    return two_class_linear(weights, bias=-0.5 * float(weights.sum())), x.view(-1, 1, 8, 8)
 
 
 @modes
@@ -116,6 +116,16 @@ def test_what_cannot_be_smoothed_is_refused() -> None:
         Smoothed(network, SIGMA, draws=0)
     with pytest.raises(UserError, match=r"sigma 0.25 .* sigma 0.5"):
         Smoothed(network, SIGMA).certify(small_batch()[0], Smoothing(0.25))
+
+
+def test_wrong_images_and_labels_are_refused() -> None:
+    smoothed, (x, y) = Smoothed(small_network(), SIGMA), small_batch()
+    for call in (smoothed.predict, lambda x: smoothed.certify(x, EXACT)):
+        with pytest.raises(UserError, match=r"allowed: pixels in \[0, 1\]; divide them by 255"):
+            call(255 * x)
+    for wrong, words in ((y[:3], r"labels of shape \(3,\)"), (y + 7, "network of 3 classes"), (y - 9, "from -9")):
+        with pytest.raises(UserError, match=words):
+            smoothed.certify(x, EXACT, y=wrong)
 
 
 @pytest.mark.parametrize("pull", [0.0, 1.7])

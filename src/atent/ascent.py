@@ -51,6 +51,8 @@ def ascend(
     A taker that is done with some examples sends the mask of those to go on with, and the batch shrinks to them; its
     objective must then expect the smaller batch.
     """
+    if steps < 1:
+        raise UserError(f"steps {steps}; allowed: 1 or more")
     for name, value, allowed in (("project", project, Projection), ("direction", direction, Direction)):
         if value not in get_args(allowed):
             raise unknown(name, value, get_args(allowed))

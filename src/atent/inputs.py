@@ -25,22 +25,28 @@ def check_images(x: Tensor, threat: Threat | str) -> Threat:
 
 
 @contextmanager
-def checked(model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str) -> Iterator[Threat]:
+def checked(model: nn.Module, x: Tensor, y: Tensor | None, threat: Threat | str) -> Iterator[Threat]:
     """As `check_images`, and refuse labels that are none, or beyond the classes of the network's first logits.
 
     Every attack and defense begins with it. There is one transfer from the device; the highest label waits for the
-    first logits, whose shape tells the classes without another.
+    first logits, whose shape tells the classes without another. Without labels, only the images are checked.
     """
     threat = Threat.parse(threat)
     if not isinstance(model, nn.Module):
         raise UserError(f"the model is a {type(model).__name__}; allowed: a torch.nn.Module")
     _check_kind(x)
+    if y is None:
+        check_images(x, threat)
+        yield threat
+        return
     _check_labels(x, y)
     low, high, least, most = _read(*_extremes(x), y.min(), y.max())
     _check_range(low, high, threat.box)
     if least < 0:
         raise UserError(f"the labels go from {least:.0f} to {most:.0f}; allowed: 0 to the number of classes - 1")
     if isinstance(model, torch.jit.ScriptModule):  # it takes no hooks
+        with torch.no_grad():
+            _check_known(int(most), model(x[:1]))
         yield threat
         return
     with _first_pass(model, x, int(most)):
@@ -60,9 +66,7 @@ def _first_pass(model: nn.Module, x: Tensor, label: int) -> Iterator[None]:
         nonlocal inside
         inside = False
         remove()
-        if isinstance(logits, Tensor) and logits.dim() == 2 and label >= logits.shape[1]:
-            classes = logits.shape[1]
-            raise UserError(f"label {label} for a network of {classes} classes; allowed: 0 to {classes - 1}")
+        _check_known(label, logits)
 
     hooks = (model.register_forward_pre_hook(begins), model.register_forward_hook(ends))
 
@@ -79,6 +83,12 @@ def _first_pass(model: nn.Module, x: Tensor, label: int) -> Iterator[None]:
         raise UserError(f"the network does not take images of shape {tuple(x.shape)}: {reason}") from error
     finally:
         remove()
+
+
+def _check_known(label: int, logits: Any) -> None:
+    if isinstance(logits, Tensor) and logits.dim() == 2 and label >= logits.shape[1]:
+        classes = logits.shape[1]
+        raise UserError(f"label {label} for a network of {classes} classes; allowed: 0 to {classes - 1}")
 
 
 def _check_kind(x: Tensor) -> None:

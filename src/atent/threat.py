@@ -32,9 +32,15 @@ class Threat:
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
             raise UserError(f"threat norm {self.norm!r}; allowed: {', '.join(NORMS)}")
-        if not (isinstance(self.eps, Real) and math.isfinite(self.eps) and self.eps >= 0):
+        if isinstance(self.eps, bool) or not (isinstance(self.eps, Real) and math.isfinite(self.eps) and self.eps >= 0):
             raise UserError(f"threat eps {self.eps!r}; allowed: a finite number >= 0")
-        low, high = self.box
+        try:
+            low, high = map(float, self.box)
+            ordered = low < high
+        except (TypeError, ValueError):
+            ordered = False
+        if not ordered:
+            raise UserError(f"threat box {self.box!r}; allowed: (lowest, highest) pixel value, such as (0, 1)")
         if self.eps >= VAST[self.norm] * (high - low):
             warnings.warn(
                 f"threat {self}: with pixels in [{low:g}, {high:g}] little of an image is left at this radius; "

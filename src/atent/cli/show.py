@@ -14,13 +14,15 @@ def show(
     classes: Annotated[bool, typer.Option("--classes", help="Print accuracies class by class, too.")] = False,
 ) -> None:
     """Show what runs found under attack, side by side, and what was certified, or a recipe with every default."""
-    from atent.recipe import load_recipe, recipe_names
+    from atent.recipe import RENAMED, load_recipe, recipe_names
     from atent.report.tables import certified_markdown, finished, result_lines
     from atent.report.tables import markdown as to_markdown
     from atent.report.terminal import print_certified, print_classes, print_results
     from atent.storage.certificates import certified
     from atent.storage.row_file import leave_out
 
+    if targets[0] in RENAMED:
+        raise UserError(f"{targets[0]} is now called {RENAMED[targets[0]]}")
     is_recipe = targets[0] in recipe_names() or targets[0].endswith(".toml")
     if len(targets) == 1 and is_recipe and not Path(targets[0]).is_dir():
         print(load_recipe(targets[0], build=False).model_dump_json(indent=2))

@@ -1,11 +1,14 @@
 """The point that most defenses train at: where projected ascent ends."""
 
 from collections.abc import Callable
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
 from atent.ascent import ascend, last
+from atent.errors import unknown
+from atent.inputs import checked
 from atent.losses import Loss, cross_entropy
 from atent.methods import Mode, Start
 from atent.network import borrowed
@@ -33,7 +36,10 @@ def worst_point(
     `ascend`. y is what the loss compares the logits with: labels, or other logits for a divergence. The network is in
     eval mode meanwhile, or in `mode` "train". What it sees of a point may be something else: noisy copies of it.
     """
-    with borrowed(model, mode == "train"):
+    if mode not in get_args(Mode):
+        raise unknown("mode", mode, get_args(Mode))
+    labels = isinstance(y, Tensor) and not y.is_floating_point()
+    with checked(model, x, y if labels else None, threat) as threat, borrowed(model, mode == "train"):
         return last(
             ascend(
                 lambda point: loss(model(seen(point)), y),

@@ -14,6 +14,7 @@ from atent.attacks import Attack
 from atent.data.images import Images, evaluation_batches
 from atent.errors import Interrupted, UserError
 from atent.evaluation.target import Target
+from atent.inputs import checked
 from atent.methods import written_out
 from atent.network import borrowed, counted, predict
 from atent.progress import progress, stop_requests
@@ -71,7 +72,7 @@ def attack_batch(
     generator = derive(seed, "attack", part.start, device=device)
     nearest = getattr(attack, "nearest", None)
     judged = attack.judged(model) if hasattr(attack, "judged") else model
-    with borrowed(model):
+    with borrowed(model), checked(model, x, y, threat):
         clean = predict(judged, x)
         began = time.perf_counter()
         with counted(model) as passes:

@@ -15,6 +15,7 @@ from atent.ascent import ascend, input_gradient
 from atent.attacks import Attack, Pgd
 from atent.attacks.random_search import QUERIES, search_blindly
 from atent.data.images import Images
+from atent.inputs import checked
 from atent.losses import Loss, cross_entropy, margin
 from atent.network import borrowed, predict
 from atent.randomness import derive
@@ -59,7 +60,8 @@ def check_network(
     threat = Threat.parse(threat)
     x, y = images.batch(slice(EXAMPLES), device)
     with borrowed(model):
-        right = predict(model, x) == y
+        with checked(model, x, y, threat):
+            right = predict(model, x) == y
         if not right.any():
             return ["none of the first images is classified right, so there is nothing to check"]
         sample = Sample(model, x[right], y[right], threat, seed, other)

@@ -4,11 +4,16 @@ import torch
 from torch import Tensor, nn
 
 from atent.errors import UserError
+from atent.inputs import check_images, checked
+from atent.network import answers, borrowed
 from atent.randomness import derive
 from atent.smoothing.bounds import Certificate
 from atent.smoothing.counting import Trial, Vote, work_off
 from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
 from atent.smoothing.stopping import Smoothing
+from atent.threat import Threat
+
+PIXELS = Threat("l2", 0.0)  # its box is that of images
 
 
 class Smoothed(nn.Module):
@@ -37,6 +42,7 @@ class Smoothed(nn.Module):
 
     def predict(self, x: Tensor, *, n: int = 1000, alpha: float = 0.001, seed: int = 0, batch: int = 1000) -> Tensor:
         """The class of each image, or ABSTAIN where it is not proven; wrong about g with probability alpha at most."""
+        check_images(x, PIXELS)
         how = Smoothing(self.sigma, n=n, alpha=alpha)
         votes = [Vote(k, image, how) for k, image in enumerate(x)]
         done = [case for some in work_off(self.network, votes, self.sigma, seed, batch) for case in some]
@@ -48,6 +54,10 @@ class Smoothed(nn.Module):
         """The class and the certified l2 radius of each image. Labels `y`, if given, save draws on wrong ones."""
         if how.sigma != self.sigma:
             raise UserError(f"sigma {how.sigma:g} for a network smoothed with sigma {self.sigma:g}; allowed: the same")
+        check_images(x, PIXELS)
+        if y is not None:
+            with checked(self.network, x, y, PIXELS), borrowed(self.network):
+                answers(self.network, x[:1])  # whose shape tells the classes
         labels = [None] * len(x) if y is None else y.tolist()
         trials = [Trial(k, image, how, label) for k, (image, label) in enumerate(zip(x, labels, strict=True))]
         done = [case for some in work_off(self.network, trials, self.sigma, seed, batch) for case in some]

@@ -24,7 +24,7 @@ except ImportError:  # Windows
 
 
 _INFO = "atent"  # the key of our JSON in a safetensors header
-_SUM = "sha256"  # the key of the checksum beside it
+_SUM = "atent-sha256"  # the key of the checksum beside it
 _PART = "//"  # splits the part of a checkpoint from a tensor's name; weights themselves have no part
 
 
@@ -87,7 +87,7 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"cannot read {path}: not a JSON object")

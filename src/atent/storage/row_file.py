@@ -32,14 +32,18 @@ class RowFile(Generic[R]):
         """Make the file ready for more rows; returns how many it has.
 
         A finished file stays, whichever version of ours wrote it. What follows the last good batch of an unfinished one
-        is cut off. A file that cannot be resumed is renamed, and the rows start anew.
+        is cut off; of a damaged file a copy is kept. A file that cannot be resumed is renamed, and the rows start anew.
         """
         found = self._resumable(header)
         if found and found.finished:
             return len(found.rows)
         if found and found.fault:
+            aside = _free_name(self.path)
+            write_aside(aside, self.path.read_bytes())
             kept = f"the rows of {len(found.rows):,} of {header['examples']:,} images are kept"
-            complain(f"{self.path} is damaged: {found.fault}; {kept}, the others are computed again")
+            complain(
+                f"{self.path} is damaged: {found.fault}; {kept}, the others are computed again; copy: {aside.name}"
+            )
         if not found or not found.rows:
             self._checksum = to_line({**header, **SEALED})
             write_aside(self.path, self._checksum)
@@ -87,7 +91,7 @@ class RowFile(Generic[R]):
             if reason := _obstacle(found, header):
                 raise Damage(reason)
         except Damage as damage:
-            aside = _set_aside(self.path)
+            aside = self.path.rename(_free_name(self.path))
             complain(f"{self.path} cannot be resumed: {damage}; it is renamed to {aside.name}, and the rows start anew")
             return None
         return found
@@ -106,13 +110,13 @@ def _obstacle(found: Content[R], header: Mapping[str, Any]) -> str:
     return f"{state}, and is of version {version}" if version != header.get("version") else ""
 
 
-def _set_aside(path: Path) -> Path:
-    """Rename a file to the next free name."""
+def _free_name(path: Path) -> Path:
+    """Where a file that is damaged or cannot be resumed is kept: NAME.old, NAME.old.1, ..."""
     number, aside = 0, path.with_name(f"{path.name}.old")
     while aside.exists():
         number += 1
         aside = path.with_name(f"{path.name}.old.{number}")
-    return path.rename(aside)
+    return aside
 
 
 def complain(line: str) -> None:

@@ -19,6 +19,7 @@ from atent.methods import Count, Scale, Whole, explain
 
 ABOUT = ("version", "classes", "checksum")  # in a header, but no setting: another value is not another attack
 SEALED = {"checksum": "sha256"}  # in the header of a file whose batches end with checksums
+_SURROGATE = re.compile(rb"\\ud[89a-f][0-9a-f]{2}")  # of names that are not UTF-8, which pydantic refuses
 _CHECKSUM = re.compile(rb'(.*)"sha256": "([0-9a-f]{16})"\}\n')
 
 T = TypeVar("T")
@@ -121,9 +122,9 @@ def parse(kind: Kind[R], lines: Sequence[bytes]) -> Content[R]:
     """What the lines of a file say. A first line that is no header of this kind is a `Damage`."""
     first, *others = lines or [b""]
     try:
-        kind.header.validate_json(first, strict=True)
+        kind.header.validate_json(_SURROGATE.sub(b"?", first), strict=True)
         header = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Damage("its first line is no header") from None
     if not first.endswith(b"\n"):
         raise Damage("its first line is no header")
