@@ -34,6 +34,7 @@ types: setup
 
 readme: setup
 	$(BIN)/python scripts/fill_tables.py
+	$(BIN)/python scripts/robustness_curve.py
 
 clean:
 	rm -rf .venv build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,12 +1,16 @@
-"""Write the results in README.md and on the pages of the defenses anew from the rows in results/."""
+"""Fill the tables of README.md and docs/ from the rows in results/."""
 
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import ablation
+import robustness_curve
 import side_by_side
 
-from atent.report.tables import certified_markdown, markdown, results
+from atent.report.tables import Result, certified_markdown, markdown, results
+from atent.report.terminal import print_results
 from atent.storage.certificates import certified
 from atent.storage.files import read_rows
 
@@ -15,8 +19,36 @@ RESULTS = ROOT / "results"
 COMPARED = RESULTS / "side-by-side"
 
 
+DEMO = tuple(curve.network for curve in robustness_curve.CURVES)
+SUMMARY = {
+    "mnist-linf-pgd-quick": ("PGD-20", "PGD-40x10"),
+    "trades-authors": ("PGD-20", "PGD-40x10"),
+    "mnist-l2-atent-quick": ("PGD-40",),
+}
+
+
 def attacked() -> str:
-    return markdown([line for folder in networks() for line in results(folder)])
+    """Every attack of every network; the demo's other radii have a table of their own."""
+    return markdown([*demo(), *(line for folder in networks() if folder.name not in DEMO for line in results(folder))])
+
+
+def demo() -> list[Result]:
+    trained_at = f"linf:{robustness_curve.TRAINED_AT:g}"
+    return [line for name in DEMO for line in results(RESULTS / name) if line.threat == trained_at]
+
+
+def printed() -> str:
+    """What `make demo` prints, without the margin."""
+    with redirect_stdout(StringIO()) as text:
+        print_results(demo())
+    lines = (line.strip() for line in text.getvalue().splitlines())
+    return "\n".join(["```", *filter(None, lines), "```"])
+
+
+def summary() -> str:
+    """A few attacks on all test images."""
+    lines = [line for name in SUMMARY for line in results(RESULTS / name) if line.attack in SUMMARY[name]]
+    return markdown([line for line in lines if line.examples == 10_000])
 
 
 def proven() -> str:
@@ -40,7 +72,13 @@ def reached(name: str) -> Callable[[], str]:
 
 
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"results": attacked, "side by side": compared, "certified": proven},
+    "README.md": {"printed": printed, "summary": summary},
+    "docs/results.md": {
+        "curve": robustness_curve.table,
+        "results": attacked,
+        "side by side": compared,
+        "certified": proven,
+    },
     "docs/atent.md": {"ablation": ablated, "our result": reached("atent")},
     "docs/standard.md": {"our result": reached("sgd")},
     **{

@@ -125,7 +125,8 @@ def table(kept: Path, published: Path) -> str:
         f"{withstood(folder)} |"
         for line, folder in sorted(lines, key=lambda item: -item[0].robust.value)
     ]
-    columns = f"| training | rate | passes an image | images seen | clean % | PGD-40 % | AutoAttack %, first {FIRST} |"
+    how_trained = "| training | learning rate | passes per image | images seen |"
+    columns = f"{how_trained} clean % | PGD-40 % | AutoAttack %, first {FIRST} |"
     verified = not any(" *" in row for row in body)
     return "\n".join([columns, "|---|---|---:|---:|---:|---:|---:|", *body, *note(verified)])
 
@@ -137,7 +138,7 @@ def sentence(folder: Path) -> str:
     beside = sorted(folder.parent.glob(f"{folder.name}-lr-*"))
     others = [f" At a rate of {rate_of(other)} instead of {rate_of(folder)}: {accuracies(other)}." for other in beside]
     shown = f"Ten minutes of two cores, MNIST, linf .3: {accuracies(folder)}.{''.join(others)}"
-    return f"{shown} The README has all eight side by side."
+    return f"{shown} All eight [side by side](results.md#side-by-side)."
 
 
 def accuracies(folder: Path) -> str:

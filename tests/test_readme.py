@@ -1,4 +1,4 @@
-"""The README's commands run, its Python runs, and its table is the one that the rows give."""
+"""The front page keeps its promises: commands and Python run, tables and picture are those that the rows give."""
 
 import json
 import re
@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
 from atent.data.download import WAYS
+from atent.defenses import DEFENSES
+from atent.defenses.cost import passes_per_image
 from test_cli import atent
 from toys import own_folder
 
@@ -23,20 +26,31 @@ SMOKE = {
     "attack": "--examples 10 --set steps=2",
     "certify": "--examples 3",
 }
+COMMAND_PAGES = ("README.md", "docs/commands.md", "docs/results.md")  # in the order in which a new user tries them
 
 
 def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
+def shell_lines(page: str) -> list[str]:
+    """The lines of a page's shell blocks, continued lines joined."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [line for block in blocks("sh", text) for line in block.replace("\\\n", " ").splitlines()]
+
+
+def test_front_page_is_short_and_its_code_fits_80_columns() -> None:
+    assert len(README.splitlines()) <= 150
+    assert max(len(line) for block in blocks(r"\w*") for line in block.splitlines()) <= 80
+
+
 def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the README's order; full MNIST and the stranger's weights are replaced by small stand-ins."""
+    """In the pages' order; full MNIST and the stranger's weights are replaced by small stand-ins."""
     monkeypatch.setenv("ATENT_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
-    commands = [
-        line.partition("#")[0] for block in blocks("sh") for line in block.splitlines() if line.startswith("atent ")
-    ]
-    assert len(commands) >= 10
+    lines = [line.partition("#")[0] for page in COMMAND_PAGES for line in shell_lines(page)]
+    commands = dict.fromkeys(line.strip() for line in lines if line.startswith("atent "))  # each once
+    assert len(commands) >= 20
     for command in commands:
         words = command.replace("--data mnist ", "--data mnist-small ")
         if words.startswith("atent data fetch"):  # tests do not download
@@ -50,7 +64,8 @@ def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         extra = smoke + (" --data mnist-small --threads 1" if kind in SMOKE else "")
         assert atent(*shlex.split(f"{words} {extra}")[1:]) == 0, command
     names: dict[str, torch.Tensor] = {}
-    exec(blocks("python")[1], names)  # opens what the commands trained
+    (opens,) = blocks("python", (ROOT / "docs" / "commands.md").read_text(encoding="utf-8"))
+    exec(opens, names)  # what the commands trained
     assert 0 <= names["accuracy"] <= 1
 
 
@@ -86,7 +101,8 @@ def test_python_block_trains() -> None:
         "generator": torch.Generator().manual_seed(0),
     }
     before = torch.nn.functional.cross_entropy(model(x), y)
-    exec(blocks("python")[0], names)
+    (loop,) = blocks("python")
+    exec(loop, names)
     assert torch.nn.functional.cross_entropy(model(x), y) < before
 
 
@@ -118,15 +134,33 @@ def test_set_up_and_test_commands_are_the_makefiles() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-def test_results_are_those_that_the_rows_give() -> None:
-    code = "import fill_tables, json; print(json.dumps({page: fill_tables.filled(page) for page in fill_tables.PAGES}))"
+@pytest.mark.parametrize("name", DEFENSES)
+def test_methods_cost_and_come_from_where_the_table_says(name: str) -> None:
+    found = re.search(
+        rf"^\| \[`{name}`\]\(docs/{name}.md\) \|.*\| (.*) \| (\d+) \+ (\d+) \| (.*) ?\|$", README, re.MULTILINE
+    )
+    assert found, f"the table of methods has no line for {name}"
+    norms, forward, backward, paper = found.groups()
+    for norm in norms.split(", "):
+        passes = passes_per_image(DEFENSES[name](), f"{norm}:0.1")
+        assert (passes.forward, passes.backward) == (int(forward), int(backward))
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert all(address in page for address in re.findall(r"\((https:[^)]*)\)", paper))
+
+
+def test_tables_and_picture_are_those_that_the_rows_give() -> None:
+    """Of the picture: the points that it carries as its description, which is written with it."""
+    filled_pages = "{page: fill_tables.filled(page) for page in fill_tables.PAGES}"
+    code = f"import fill_tables, json, robustness_curve as c; print(json.dumps([{filled_pages}, c.description()]))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT / "scripts", capture_output=True, text=True, encoding="utf-8", check=True
     )
-    pages = json.loads(done.stdout)
-    assert {"README.md", "docs/atent.md", "docs/trades.md", "docs/entropy-sgd.md"} < pages.keys()
+    pages, description = json.loads(done.stdout)
+    assert {"README.md", "docs/results.md", "docs/atent.md", "docs/trades.md", "docs/entropy-sgd.md"} < pages.keys()
     for page, filled in pages.items():
         assert filled == (ROOT / page).read_text(encoding="utf-8"), page
+    picture = ElementTree.parse(ROOT / "docs" / "robustness.svg")
+    assert picture.findtext(".//{http://purl.org/dc/elements/1.1/}description") == description
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)

@@ -16,7 +16,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))  # six columns fit into 80 characters
     for column in columns:
         numeric = "%" in column or column in ("images", "distance")
         table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
