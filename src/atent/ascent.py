@@ -56,7 +56,7 @@ def ascend(
             raise unknown(name, value, get_args(allowed))
     threat = check_images(x, threat)
     size = step_size(threat.radius, steps, step, reach)
-    pulled = auto_pull(threat.eps, steps, step_size(threat.eps, steps, step, reach)) if pull == "auto" else pull
+    pulled = solved_pull(pull, threat, steps, step, reach)
     point = threat.sample(x, generator, start)
     for k in range(1, steps + 1):
         if threat.eps > 0:
@@ -111,6 +111,11 @@ def noise_for(std: float, pull: float, steps: int, step: float) -> float:
     """The noise that K steps accumulate to this deviation: std^2 = 2 step noise^2 sum_k (1 - step pull)^(2k), k < K."""
     kept = (1 - step * pull) ** 2
     return std / math.sqrt(2 * step * sum(kept**k for k in range(steps))) if step > 0 else 0.0
+
+
+def solved_pull(pull: Pull, threat: Threat, steps: int, step: float | None, reach: float) -> float:
+    """The pull given, or where it is "auto" the one that this threat needs; refused where there is none."""
+    return auto_pull(threat.eps, steps, step_size(threat.eps, steps, step, reach)) if pull == "auto" else pull
 
 
 def auto_pull(eps: float, steps: int, step: float) -> float:

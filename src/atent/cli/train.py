@@ -62,7 +62,7 @@ def train(
     run = fit(chosen, folder, data_dir=data_dir, how=how)
     history = run.history()
     best = next(row for row in reversed(history) if row["best"])
-    monitor = chosen.make_monitor()
+    monitor = chosen.methods.monitor
     _print_training(folder, best, len(history), chosen.threat, getattr(monitor, "label", type(monitor).__name__))
     own = f" --model {chosen.model}" if is_users(chosen.model) else ""
     print(f"Weights: {folder}/best.safetensors. Next: atent attack {folder}{own}")

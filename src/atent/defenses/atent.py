@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import ascend, auto_pull, keep_own_gradient, noise_for, step_size
+from atent.ascent import ascend, keep_own_gradient, noise_for, solved_pull, step_size
 from atent.defenses.protocols import Term
 from atent.inputs import checked
 from atent.losses import cross_entropy
@@ -62,6 +62,10 @@ class Atent:
                 f"tolerance {self.tolerance:g} leaves no sample of share {self.share:g}; it must be smaller"
             )
 
+    def check_threat(self, threat: Threat) -> None:
+        """Refuse a threat for which `pull="auto"` has no solution."""
+        solved_pull(self.pull, threat, self.steps, self.step, self.reach)
+
     def shares(self) -> list[float]:
         """What x'_1 .. x'_K weigh in the moving average mu <- (1 - share) mu + share mu_k."""
         return [self.share * (1 - self.share) ** (self.steps - k) for k in range(1, self.steps + 1)]
@@ -74,7 +78,7 @@ class Atent:
             pull, noise = self.pull, self.noise
             if self.sigma:
                 size = step_size(threat.eps, self.steps, self.step, self.reach)
-                pull = auto_pull(threat.eps, self.steps, size) if pull == "auto" else pull
+                pull = solved_pull(pull, threat, self.steps, self.step, self.reach)
                 threat, noise = threat.unboxed(), noise_for(self.sigma, pull, self.steps, size)
 
             def objective(point: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Adversarial training with a single step."""
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ class Fast:
     reach: Size = 1.25
     start: Start = "uniform"
     mode: Mode = "eval"
+    single_step: ClassVar[bool] = True
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator

@@ -116,14 +116,14 @@ def _fresh_state(recipe: Recipe, train: Images, network: nn.Module | None, devic
     model = make_model(recipe, train, network).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     freeze(model, recipe.freeze)
     average = averaged(model, recipe.averaging) if recipe.averaging else None
-    defense = recipe.make_defense()
+    defense, optimizer, _ = recipe.methods
     memory = defense.new_memory(len(train)) if isinstance(defense, Remembering) else None
-    return State(model, recipe.make_optimizer()(model.parameters()), average, memory)
+    return State(model, optimizer(model.parameters()), average, memory)
 
 
 def _train_epoch(state: State, recipe: Recipe, train: Images, per_epoch: int, run: Run, how: How) -> Iterator[None]:
     """Train the rest of the epoch, yielding after every batch; the state is saved every now and then."""
-    defense, threat, optimizer = recipe.make_defense(), recipe.make_threat(), recipe.make_optimizer()
+    (defense, optimizer, _), threat = recipe.methods, recipe.make_threat()
     order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))[state.batch :]
     saved = began = time.monotonic()
     pause = 60 * how.checkpoint_minutes
@@ -174,7 +174,7 @@ def _finish_epoch(state: State, recipe: Recipe, train: Images, held: Images, run
     }
     if len(held):
         batches = attack_images(
-            state.result, held, recipe.make_monitor(), recipe.make_threat(), seed=recipe.seed, device=how.device
+            state.result, held, recipe.methods.monitor, recipe.make_threat(), seed=recipe.seed, device=how.device
         )
         rows = [row for batch in batches for row in batch]
         row |= {"clean": clean_rate(rows).value, "robust": robust_rate(rows).value, "examples": len(rows)}
