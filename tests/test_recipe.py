@@ -10,7 +10,7 @@ from torch import nn
 from atent.attacks import Pgd
 from atent.defenses import Atent, PgdAt
 from atent.errors import UserError
-from atent.models import Shape, Standardize
+from atent.models import Shape, Standardized
 from atent.models.build import build_model
 from atent.optim.optimizers import Adam, Sgd
 from atent.recipe import RECIPES, RENAMED, load_recipe, parse_setting, recipe_names
@@ -151,8 +151,8 @@ def test_a_network_that_does_not_fit_the_data_is_refused(name: str, words: str) 
 def test_a_users_network_is_imported_and_standardizes_first() -> None:
     recipe = load_recipe("demo", {"model": f"{__name__}:own_network", "standardize": True})
     model = make_model(recipe, stand_in(Shape((1, 28, 28), 10), 20))
-    assert isinstance(model, nn.Sequential)
-    assert isinstance(model[0], Standardize)
+    assert isinstance(model, Standardized)
+    assert isinstance(model.network, nn.Sequential)
     assert model(torch.rand(3, 1, 28, 28)).shape == (3, 10)
 
 

@@ -15,8 +15,8 @@ from atent.defenses import Remembering
 from atent.errors import Interrupted, UserError
 from atent.evaluation.attack import attack_images
 from atent.machine import environment, memory
-from atent.models import Standardize
 from atent.models.build import OBJECT, build_model
+from atent.models.standardize import Standardized
 from atent.models.weights import freeze, load_weights
 from atent.optim.averaging import averaged
 from atent.progress import progress, stop_requests
@@ -108,7 +108,7 @@ def make_model(recipe: Recipe, images: Images, network: nn.Module | None = None)
         return built
     known = SOURCES.get(recipe.data)
     mean, std = (known.mean, known.std) if known else images.mean_and_std()
-    return nn.Sequential(Standardize(mean, std), built)
+    return Standardized(built, mean, std)
 
 
 def _fresh_state(recipe: Recipe, train: Images, network: nn.Module | None, device: torch.device | str) -> State:
