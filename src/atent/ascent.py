@@ -48,8 +48,9 @@ def ascend(
     A taker that evaluates the objective at a yielded point and back-propagates has computed the gradient that the
     chain needs next. It leaves it in `point.grad` (see `keep_own_gradient`), and the chain runs no second pass.
 
-    A taker that is done with some examples sends the mask of those to go on with, and the batch shrinks to them; its
-    objective must then expect the smaller batch.
+    A taker that is done with some examples sends the mask of those to keep, and the batch shrinks to them: `send`
+    answers with their part of the same point, and the next point is theirs. The objective must then expect the smaller
+    batch.
     """
     for name, value, allowed in (("project", project, Projection), ("direction", direction, Direction)):
         if value not in get_args(allowed):
@@ -70,8 +71,9 @@ def ascend(
             inside = project == "every" or (project == "last" and k == steps)
             point = threat.project(point, x) if inside else threat.clamp(point)
         keep = yield point
-        if keep is not None:
+        while keep is not None:
             x, point = x[keep], point.detach()[keep]
+            keep = yield point
 
 
 def last(points: Iterator[Tensor]) -> Tensor:
