@@ -121,6 +121,7 @@ def test_settings_are_toml_values_or_text(text: str, key: str, value: object) ->
         ({"data.x": 1}, ["data"]),
         ({"defense.pull": "auto", "defense.step": 0.5}, ["pull 'auto'", "step <= eps"]),
         ({"defense.pull": "auto", "defense.step": 0.1}, ["0.1", "eps_warmup = 0"]),
+        ({"monitor.name": "atent-chain", "monitor.pull": "auto", "monitor.step": 0.5}, ["pull 'auto'", "step <= eps"]),
     ],
 )
 def test_mistakes_are_told_in_one_line(overrides: dict[str, object], words: list[str]) -> None:
