@@ -1,12 +1,10 @@
 """Training on the images as they are."""
 
-from collections.abc import Iterator
 from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from atent.defenses.protocols import Term
+from atent.defenses.protocols import Term, Terms
 from atent.inputs import checked
 from atent.losses import cross_entropy
 from atent.methods import Choice, method
@@ -24,14 +22,7 @@ class Standard:
 
     chosen_by: ClassVar[Choice] = "clean"
 
-    def __call__(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat | str,
-        generator: torch.Generator,  # noqa: ARG002 (the protocol's)
-    ) -> Iterator[Term]:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:  # noqa: ARG002
         with checked(model, x, y, threat):
             logits = model(x)
             yield Term(cross_entropy(logits, y), logits, x)
