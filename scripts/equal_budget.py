@@ -44,13 +44,13 @@ SHARED = {
 
 def passes_of(recipe: Recipe) -> float:
     """Passes an image, a forward or a backward one counting half."""
-    passes = passes_per_image(recipe.make_defense(), recipe.make_threat())
+    passes = passes_per_image(recipe.methods.defense, recipe.make_threat())
     return gradients(recipe) * (passes.forward + passes.backward) / 2
 
 
 def time_of(recipe: Recipe) -> float:
     """What an image really takes, in gradients with respect to it."""
-    passes = passes_per_image(recipe.make_defense(), recipe.make_threat())
+    passes = passes_per_image(recipe.methods.defense, recipe.make_threat())
     to_image = passes.backward - passes.to_weights
     only_forward = passes.forward - passes.backward
     return OVERHEAD * gradients(recipe) * (FORWARD * only_forward + to_image + TO_WEIGHTS * passes.to_weights)

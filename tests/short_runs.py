@@ -7,12 +7,12 @@ import torch
 from atent.recipe import Recipe, load_recipe
 from atent.storage.files import load_tensors
 from atent.storage.run import Run
-from atent.training.options import How
+from atent.training.options import TrainingOptions
 
 # 200 training images of mnist-small in four batches.
 TINY = {"validation": 5800, "batch": 50, "epochs": 2, "monitor_examples": 20, "monitor.steps": 2}
 SHORT_CHAIN = {"defense.steps": 2}
-QUIET = How(say=lambda _: None)
+QUIET = TrainingOptions(say=lambda _: None)
 
 
 def tiny(**changes: object) -> Recipe:

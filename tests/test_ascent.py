@@ -170,7 +170,7 @@ def test_examples_that_are_left_out_do_not_change_the_others(threat: Threat) -> 
     keep = torch.arange(8) % 3 > 0
     chain = points(x)
     assert torch.equal(next(chain), whole[0])
-    for before in whole[1:]:
-        after = chain.send(keep if before is whole[1] else None)
+    assert torch.equal(chain.send(keep), whole[0][keep])
+    for after, before in zip(chain, whole[1:], strict=True):
         assert after.is_contiguous(memory_format=torch.channels_last)
         torch.testing.assert_close(after, before[keep], atol=1e-6, rtol=0)

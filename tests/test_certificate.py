@@ -85,7 +85,7 @@ def test_at_the_edges_nothing_false_is_said(how: Smoothing, p: float) -> None:
     if p <= 0.5:
         assert (radii < 0).mean() >= 1 - 3 * ALPHA
     else:
-        assert (radii == (how.reach if how is EXACT else 1.0)).mean() > 0.999
+        assert (radii == (how.largest_radius if how is EXACT else 1.0)).mean() > 0.999
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.0228, 0.00135])

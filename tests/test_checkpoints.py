@@ -2,7 +2,9 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from atent.errors import UserError
+from atent.evaluation.target import open_target
 from atent.recipe import Recipe
 from atent.storage.files import load_tensors, save_tensors
 from atent.storage.run import Run
@@ -70,6 +73,41 @@ def test_a_checkpoint_without_a_checksum_is_still_read(trained: Run, tmp_path: P
     tensors, info = load_tensors(trained.last)
     save_file(tensors, tmp_path / "old.safetensors", metadata={"atent": json.dumps(info)})
     assert load_tensors(tmp_path / "old.safetensors")[1] == info
+
+
+def old_name(name: str) -> str:
+    """As our first versions named the parts of a standardized network, in the weights and in their average."""
+    part, slashes, rest = name.rpartition("//")
+    for new, old in (("standardize.", "0."), ("network.", "1.")):
+        rest = re.sub(rf"^(module\.)?{re.escape(new)}", rf"\g<1>{old}", rest)
+    return part + slashes + rest
+
+
+def test_a_standardized_run_of_our_first_versions_is_resumed_and_opened(tmp_path: Path) -> None:
+    class Stopped(Exception):  # noqa: N818 (nothing went wrong)
+        pass
+
+    def stop(line: str) -> None:
+        if line.startswith("epoch 2/2"):
+            raise Stopped
+
+    standardized = tiny(epochs=2, defense__name="standard", averaging=0.9, standardize=True, model="lenet5")
+    whole = fit(standardized, tmp_path / "whole", how=QUIET)
+    run = Run(tmp_path / "old")
+    with pytest.raises(Stopped):
+        fit(standardized, run.folder, how=replace(QUIET, say=stop, checkpoint_batches=3))
+    for path in (run.last, run.best):
+        tensors, info = load_tensors(path)
+        save_tensors(path, {old_name(name): tensor for name, tensor in tensors.items()}, info)
+    names = load_tensors(run.last)[0].keys()
+    assert {"0.mean", "1.classifier.0.weight", "average//module.1.classifier.0.weight"} < names
+    assert not [name for name in names if "network." in name]
+    fit(standardized, run.folder, how=QUIET)
+    resumed, expected = (load_tensors(of.last)[0] for of in (run, whole))
+    assert resumed.keys() == expected.keys()
+    assert "network.classifier.0.weight" in resumed
+    assert all(torch.equal(resumed[name], expected[name]) for name in expected)
+    assert open_target(run.folder, examples=1).weights == open_target(whole.folder, examples=1).weights
 
 
 DAMAGES: dict[str, tuple[Damage, str]] = {

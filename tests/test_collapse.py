@@ -14,7 +14,7 @@ from atent.recipe import load_recipe
 from atent.storage.files import load_tensors
 from atent.training.alarms import collapsed
 from atent.training.fit import fit
-from atent.training.options import How
+from atent.training.options import TrainingOptions
 from atent.training.state import score
 from short_runs import TINY
 
@@ -54,7 +54,9 @@ def test_a_training_that_diverges_stops_too_and_is_not_called_overfitting(
     monkeypatch.setattr(Forgetting, "calls", 0)
     said: list[str] = []
     changes = {"defense.name": f"{__name__}:Forgetting", "threat": "linf:0.001", "epochs": 9, "averaging": 0}
-    run = fit(load_recipe("demo", TINY | changes | {"optimizer.lr": 0.05}), tmp_path, how=How(say=said.append))
+    run = fit(
+        load_recipe("demo", TINY | changes | {"optimizer.lr": 0.05}), tmp_path, how=TrainingOptions(say=said.append)
+    )
     assert 3 <= len(run.history()) < 9
     assert "collapsed from" in said[-1]
     assert "the training diverged" in said[-1]
@@ -97,7 +99,7 @@ def test_a_training_that_collapses_stops_and_says_so(
     said: list[str] = []
     changes = {"monitor": {"name": f"{__name__}:SuddenlyStrong"}, "choose": choose, "threat": "linf:1"}
     recipe = load_recipe("demo", TINY | changes | {"epochs": 5, "defense.name": "standard", "averaging": 0})
-    run = fit(recipe, tmp_path, how=How(say=said.append))
+    run = fit(recipe, tmp_path, how=TrainingOptions(say=said.append))
     assert len(run.history()) == epochs
     assert [row.get("collapsed", False) for row in run.history()][:3] == [False, False, choose == "robust"]
     if choose == "robust":
@@ -106,7 +108,7 @@ def test_a_training_that_collapses_stops_and_says_so(
         info = load_tensors(run.best)[1]
         assert f"holds epoch {info['log']['epoch']}" in said[-1]
         assert info["log"]["epoch"] < 3
-    assert len(fit(recipe, tmp_path, how=How(say=said.append)).history()) == epochs  # it stays stopped
+    assert len(fit(recipe, tmp_path, how=TrainingOptions(say=said.append)).history()) == epochs  # it stays stopped
 
 
 @pytest.mark.parametrize(("defense", "expected"), [("standard", "clean"), ("atent", "robust")])

@@ -4,17 +4,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from atent.defenses import Standard
 from atent.errors import UserError
 from atent.optim.entropy_sgd import EntropySGD
-from toys import small_batch, small_network
+from atent.training.step import train_step
+from toys import generator, small_batch, small_network
 
 CURVATURE, CENTER = 3.0, 2.0
 
 
-def descend(weights: Tensor, **fields: float) -> Tensor:
+def descend(weights: Tensor, **fields: Any) -> Tensor:
     """One step on L(w) = CURVATURE / 2 (w - CENTER)^2, summed over the coordinates."""
     parameter = nn.Parameter(weights.clone())
-    optimizer = EntropySGD([parameter], **fields)  # type: ignore[arg-type]
+    optimizer = EntropySGD([parameter], **fields)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
@@ -29,6 +31,33 @@ def descend(weights: Tensor, **fields: float) -> Tensor:
 def entropy_gradient(w: Tensor, gamma: float) -> Tensor:
     """Of -log of the integral of exp(-L(w') - gamma/2 (w - w')^2): exactly gamma a / (a + gamma) (w - c)."""
     return gamma * CURVATURE / (CURVATURE + gamma) * (w - CENTER)
+
+
+def noisy(source: torch.Generator | None) -> Tensor:
+    return descend(torch.zeros(5), noise=1.0, generator=source)
+
+
+def test_the_noise_comes_from_the_generator_given_and_from_nothing_else() -> None:
+    before = torch.get_rng_state()
+    first, again, other = (noisy(generator(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(noisy(None), noisy(None))  # its own, with a fixed seed
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_training_step_hands_its_generator_to_the_optimizer() -> None:
+    """A step without a defense's draws: Langevin noise is all that differs."""
+    x, y = small_batch()
+
+    def trained(seed: int) -> Tensor:
+        model = small_network(dropout=0)
+        optimizer = EntropySGD(model.parameters(), noise=0.1)
+        train_step(model, optimizer, Standard(), x, y, "linf:0.1", generator(seed))
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    assert torch.equal(trained(1), trained(1))
+    assert not torch.equal(trained(1), trained(2))
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])

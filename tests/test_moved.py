@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from atent.moved import MOVED
+from atent.training.options import TrainingOptions
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,15 @@ def test_an_old_path_works_and_names_the_new_one(path: str, name: str) -> None:
     assert any(getattr(old, name) is getattr(home, name, None) for home in homes)
     with pytest.raises(AttributeError, match="nothing"):
         old.nothing  # noqa: B018
+
+
+@pytest.mark.filterwarnings("ignore:atent.train has moved")
+@pytest.mark.parametrize("path", ["atent", "atent.train"])
+def test_an_old_name_works_and_names_the_new_one(path: str) -> None:
+    module = importlib.import_module(path)
+    with pytest.warns(DeprecationWarning, match="How is now called TrainingOptions"):
+        old = module.How
+    assert old is TrainingOptions
 
 
 @pytest.mark.parametrize("module", MOVED)

@@ -1,5 +1,6 @@
 """A user's own methods and network: trained, resumed and attacked by their names."""
 
+import contextlib
 import importlib
 import json
 import sys
@@ -97,6 +98,76 @@ def test_a_users_own_classes_and_network_are_trained_resumed_and_attacked(
 def test_an_optimizer_without_a_rate_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert atent("train", toml(own_table(optimizer={"name": "my_methods:Rateless"}))) == 2
     assert "optimizer 'my_methods:Rateless' has no attribute lr" in one_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("member", "chosen_by", "blind"),
+    [
+        ("", "robust", ""),
+        ('chosen_by = "clean"', "clean", ""),
+        ("single_step = True", "robust", "validation = 0"),
+        ("steps: int = 1", "robust", "validation = 0"),
+        ("steps: int = 2", "robust", ""),
+        ("steps: int = 1\n    single_step = False", "robust", ""),
+    ],
+)
+def test_a_users_defense_says_what_chooses_its_epoch_and_that_it_makes_one_step(
+    member: str, chosen_by: str, blind: str
+) -> None:
+    own_module(OWN.replace("sizes: tuple[int, ...] = (1, 2)", member or "pass"))
+    recipe = load_recipe(toml(own_table(validation=0)))
+    assert recipe.chosen_by == chosen_by
+    assert blind in recipe.blind
+    assert bool(recipe.blind) == bool(blind)
+    assert load_recipe(toml(own_table(choose="robust"))).chosen_by == "robust"  # the recipe has the last word
+
+
+def test_a_users_monitor_says_that_it_makes_one_step() -> None:
+    own_module(OWN.replace("class Monitor:\n", "class Monitor:\n    single_step = True\n"))
+    assert "(my_methods:Monitor)" in load_recipe(toml(own_table(defense={"name": "fast"}))).blind
+
+
+@pytest.mark.parametrize("part", ["Defense", "Monitor"])
+@pytest.mark.parametrize(
+    ("allowed", "schedule", "refused"),
+    [
+        ("threat.eps >= 0.3", {}, ""),
+        ("threat.eps >= 0.4", {}, "eps 0.3 does not do"),
+        ("threat.eps >= 0.3", {"warmup": 0.5}, "at a small eps of the warm-up, eps 0.0003 does not do.*eps_warmup = 0"),
+        ("threat.eps >= 0.3", {"warmup": 0.5, "eps_warmup": 0}, ""),
+    ],
+)
+def test_a_users_method_refuses_a_threat(part: str, allowed: str, schedule: dict[str, float], refused: str) -> None:
+    check = f"""
+    def check_threat(self, threat):
+        if not {allowed}:
+            raise ValueError(f"eps {{threat.eps:g}} does not do")
+"""
+    own_module(OWN.replace(f"class {part}:\n", f"class {part}:{check}"))
+    if part == "Monitor" and "warm-up" in refused:
+        refused = ""  # held-out images are attacked with the whole eps
+    expected = pytest.raises(UserError, match=refused) if refused else contextlib.nullcontext()
+    with expected:
+        load_recipe(toml(own_table(schedule=schedule)))
+
+
+def test_a_choice_that_there_is_not_is_refused() -> None:
+    own_module(OWN.replace("sizes: tuple[int, ...] = (1, 2)", 'chosen_by = "speed"'))
+    with pytest.raises(UserError, match=r"chosen_by 'speed'; known: clean, robust \(Defense\)"):
+        _ = load_recipe(toml(own_table())).chosen_by
+
+
+def test_a_run_makes_each_method_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import my_methods  # type: ignore[import-not-found]
+
+    made: list[str] = []
+    for name in ("Defense", "Optimizer", "Monitor"):
+        own: type = getattr(my_methods, name)
+        counted = type(name, (own,), {"__init__": lambda self: made.append(type(self).__name__)})
+        monkeypatch.setattr(my_methods, name, counted)
+    run = fit(Recipe(**own_table(epochs=3)), "own", how=QUIET)
+    assert len(run.history()) == 3
+    assert sorted(made) == ["Defense", "Monitor", "Optimizer"]
 
 
 def test_a_recipe_made_in_python_is_built_by_fit() -> None:

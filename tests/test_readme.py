@@ -107,7 +107,8 @@ def test_python_block_trains() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "name", "field", "value"), [(0, "UniformNoise", "start", "corner"), (1, "Pairing", "weight", 0.25)]
+    ("block", "name", "field", "value"),
+    [(0, "UniformNoise", "start", "corner"), (1, "Pairing", "weight", 0.25), (2, "Brightness", "step", 0.2)],
 )
 def test_the_docs_own_defenses_train(
     block: int, name: str, field: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,7 +124,7 @@ def test_the_docs_own_defenses_train(
     assert atent(*command, "--set=monitor_examples=9", "--set=monitor.steps=2") == 0
     recipe = json.loads((tmp_path / "run" / "recipe.json").read_text(encoding="utf-8"))
     assert recipe["defense"][field] == value
-    assert len(found) == 2
+    assert len(found) == 3
 
 
 def test_set_up_and_test_commands_are_the_makefiles() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from atent.attacks import Pgd
 from atent.defenses import Atent, PgdAt
 from atent.errors import UserError
-from atent.models import Shape, Standardize
+from atent.models import Shape, Standardized
 from atent.models.build import build_model
 from atent.optim.optimizers import Adam, Sgd
 from atent.recipe import RECIPES, RENAMED, load_recipe, parse_setting, recipe_names
@@ -48,7 +48,7 @@ def test_a_header_tells_the_command_the_time_and_what_to_expect(name: str) -> No
 @pytest.mark.parametrize("name", [name for name in recipe_names() if load_recipe(name).defense["name"] == "atent"])
 def test_an_atent_recipe_that_is_pgd_training_but_for_its_noise_says_so(name: str) -> None:
     recipe = load_recipe(name)
-    defense, threat = recipe.make_defense(), recipe.make_threat()
+    defense, threat = recipe.methods.defense, recipe.make_threat()
     assert isinstance(defense, Atent)
     model, (x, y) = small_network(dropout=0).eval(), small_batch()
     quiet = list(dataclasses.replace(defense, noise=0.0)(model, x, y, threat, generator()))
@@ -61,10 +61,10 @@ def test_defaults_are_written_out_and_make_the_same_methods_again() -> None:
     recipe = load_recipe("mnist-l2-atent")
     assert recipe.defense["pull"] == "auto"
     assert recipe.defense["tolerance"] == Atent().tolerance
-    assert recipe.make_defense() == Atent(
+    assert recipe.methods.defense == Atent(
         steps=40, step=0.25, noise=1e-3, pull="auto", share=0.9, start="gaussian", project="never", mode="train"
     )
-    assert recipe.make_monitor() == Pgd(steps=40, step=0.25)
+    assert recipe.methods.monitor == Pgd(steps=40, step=0.25)
     assert type(recipe).model_validate_json(recipe.model_dump_json()) == recipe
 
 
@@ -76,13 +76,13 @@ def test_overrides_reach_every_level() -> None:
 def test_another_method_drops_the_fields_of_the_first() -> None:
     recipe = load_recipe("demo", {"defense.name": "standard", "optimizer.name": "adam", "optimizer.weight_decay": 0.1})
     assert recipe.defense == {"name": "standard"}
-    assert recipe.make_optimizer() == Adam(weight_decay=0.1)
+    assert recipe.methods.optimizer == Adam(weight_decay=0.1)
 
 
 def test_other_values_of_the_same_method_stay() -> None:
     recipe = load_recipe("mnist-l2-atent", {"optimizer.lr": 0.5, "monitor.steps": 3})
-    assert recipe.make_optimizer() == Sgd(lr=0.5, momentum=0.9)
-    assert recipe.make_monitor() == Pgd(steps=3, step=0.25)
+    assert recipe.methods.optimizer == Sgd(lr=0.5, momentum=0.9)
+    assert recipe.methods.monitor == Pgd(steps=3, step=0.25)
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,7 @@ def test_settings_are_toml_values_or_text(text: str, key: str, value: object) ->
         ({"data.x": 1}, ["data"]),
         ({"defense.pull": "auto", "defense.step": 0.5}, ["pull 'auto'", "step <= eps"]),
         ({"defense.pull": "auto", "defense.step": 0.1}, ["0.1", "eps_warmup = 0"]),
+        ({"monitor.name": "atent-chain", "monitor.pull": "auto", "monitor.step": 0.5}, ["pull 'auto'", "step <= eps"]),
     ],
 )
 def test_mistakes_are_told_in_one_line(overrides: dict[str, object], words: list[str]) -> None:
@@ -151,8 +152,8 @@ def test_a_network_that_does_not_fit_the_data_is_refused(name: str, words: str) 
 def test_a_users_network_is_imported_and_standardizes_first() -> None:
     recipe = load_recipe("demo", {"model": f"{__name__}:own_network", "standardize": True})
     model = make_model(recipe, stand_in(Shape((1, 28, 28), 10), 20))
-    assert isinstance(model, nn.Sequential)
-    assert isinstance(model[0], Standardize)
+    assert isinstance(model, Standardized)
+    assert isinstance(model.network, nn.Sequential)
     assert model(torch.rand(3, 1, 28, 28)).shape == (3, 10)
 
 

@@ -21,7 +21,7 @@ from atent.storage.files import load_tensors
 from atent.threat import Threat
 from atent.training.alarms import Tally
 from atent.training.fit import fit
-from atent.training.options import How
+from atent.training.options import TrainingOptions
 from atent.training.step import NotFiniteError, Step, train_step
 from short_runs import QUIET, assert_same_run, tiny
 from toys import THREATS, generator, own_folder, small_batch, small_network, stand_in, two_class_linear
@@ -61,7 +61,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone() -> None:
 def test_patience_ends_a_training_that_gets_no_better_and_a_resumed_one_too(tmp_path: Path) -> None:
     said: list[str] = []
     recipe = tiny(epochs=20, patience=2, optimizer__lr=1e-12, averaging=0, defense__name="standard")
-    run = fit(recipe, tmp_path, how=How(say=said.append))
+    run = fit(recipe, tmp_path, how=TrainingOptions(say=said.append))
     assert len(run.history()) == 3  # no later epoch is better than the first
     assert "stopped early: no better epoch among the last 2 (patience)" in said[-1]
     assert len(fit(recipe, tmp_path, how=QUIET).history()) == 3
@@ -120,7 +120,7 @@ def test_the_plateau_is_noticed_and_named(tmp_path: Path) -> None:
     recipe = tiny(epochs=1, optimizer__lr=1e-9, schedule__eps_warmup=0, averaging=0, defense__share=0.3)
     monkey = pytest.MonkeyPatch()
     monkey.setattr(atent.training.fit, "_fresh_state", blank_state)
-    run = fit(recipe, tmp_path, how=How(say=said.append))
+    run = fit(recipe, tmp_path, how=TrainingOptions(say=said.append))
     monkey.undo()
     assert run.history()[0]["plateau"] is True
     assert any("stuck at 2.303, that of" in line and "schedule.warmup" in line for line in said)
@@ -145,7 +145,7 @@ def test_a_network_that_falls_back_to_one_answer_is_named_a_hundred_batches_late
     taken = iter(steps)
     monkeypatch.setattr(atent.training.fit, "train_step", lambda *_: next(taken))
     said: list[str] = []
-    run = fit(tiny(epochs=2, batch=1), tmp_path, how=How(say=said.append))
+    run = fit(tiny(epochs=2, batch=1), tmp_path, how=TrainingOptions(say=said.append))
     assert [line.partition(":")[0] for line in said if "the loss has stuck at 2.303, that of" in line] == named
     assert [row["epoch"] for row in run.history() if row.get("plateau")] == marked
 

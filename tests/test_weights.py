@@ -1,4 +1,5 @@
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 
 from atent.errors import UserError
-from atent.models import MODELS, Shape, Standardize
+from atent.models import MODELS, Shape, Standardize, Standardized
 from atent.models.weights import freeze, load_weights, read_weights, weights_hash
 from atent.storage.files import save_tensors
 from atent.training.step import set_training
@@ -15,6 +16,7 @@ from toys import small_network
 
 SHAPE = Shape((1, 28, 28), 10)
 HEAD = "classifier.fc3"
+Wrap = Callable[[nn.Module, list[float], list[float]], nn.Module]
 
 
 def make(classes: int = 10, seed: int = 0) -> nn.Module:
@@ -67,17 +69,41 @@ def test_weights_are_found_in_a_training_scripts_file_and_behind_a_parallel_wrap
     assert load_weights(other, tmp_path / "w.pth") == weights_hash(model)
 
 
-def test_a_foreign_networks_weights_go_behind_our_standardizing_layer(tmp_path: Path) -> None:
+def in_sequence(network: nn.Module, mean: list[float], std: list[float]) -> nn.Sequential:
+    """A user's own standardized network; our first versions' were such, so its names are theirs."""
+    return nn.Sequential(Standardize(mean, std), network)
+
+
+WRAPPERS = [Standardized, in_sequence]
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_a_foreign_networks_weights_go_behind_our_standardizing_layer(tmp_path: Path, wrap: Wrap) -> None:
     model, inner = make(), make(seed=1)
     torch.save(model.state_dict(), tmp_path / "w.pt")
-    wrapped = nn.Sequential(Standardize([0.5], [0.25]), inner)
+    wrapped = wrap(inner, [0.5], [0.25])
     load_weights(wrapped, tmp_path / "w.pt")
     assert weights_hash(inner) == weights_hash(model)
-    assert float(wrapped[0].mean) == 0.5  # type: ignore[arg-type]
-    # Our own wrapped weights bring the numbers that they were trained with.
-    torch.save(wrapped.state_dict(), tmp_path / "ours.pt")
-    other = nn.Sequential(Standardize([0.1], [0.1]), make(seed=2))
-    assert load_weights(other, tmp_path / "ours.pt") == weights_hash(wrapped)
+    assert [float(buffer) for buffer in wrapped.buffers()] == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+@pytest.mark.parametrize("wrote", WRAPPERS)
+def test_a_standardized_networks_weights_bring_the_numbers_that_they_were_trained_with(
+    tmp_path: Path, wrote: Wrap, wrap: Wrap
+) -> None:
+    """Under the present names and under those of our first versions; the hash in older rows stays theirs."""
+    given, other = wrote(make(), [0.5], [0.25]), wrap(make(seed=2), [0.1], [0.1])
+    torch.save(given.state_dict(), tmp_path / "w.pt")
+    assert load_weights(other, tmp_path / "w.pt") == weights_hash(given)
+    assert [float(buffer) for buffer in other.buffers()] == [0.5, 0.25]
+    x = torch.rand(2, 1, 28, 28)
+    assert torch.equal(other.eval()(x), given.eval()(x))
+
+
+def test_a_standardized_networks_parts_have_names() -> None:
+    names = Standardized(nn.Linear(1, 1), [0.5], [0.25]).state_dict()
+    assert list(names) == ["standardize.mean", "standardize.std", "network.weight", "network.bias"]
 
 
 def test_a_reset_layer_keeps_its_own_start_and_may_have_another_shape(tmp_path: Path) -> None:
@@ -119,12 +145,19 @@ def test_frozen_layers_get_no_gradient_and_their_statistics_stay() -> None:
     assert changed == {"5.weight", "5.bias"}
 
 
-def test_layers_are_named_without_our_standardizing_layer() -> None:
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_layers_are_named_without_our_standardizing_layer(tmp_path: Path, wrap: Wrap) -> None:
     """A user's `1` is their second layer, not the part behind ours."""
-    model = nn.Sequential(Standardize([0.5], [0.25]), small_network())
+    network = small_network()
+    model = wrap(network, [0.5], [0.25])
+    torch.save(model.state_dict(), tmp_path / "w.pt")
     freeze(model, ["1"])
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    assert frozen == {"1.1.weight", "1.1.bias"}
+    frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
+    assert frozen == {"1.weight", "1.bias"}
+    other = small_network(classes=7)
+    load_weights(wrap(other, [0.5], [0.25]), tmp_path / "w.pt", reset=["5"])
+    assert torch.equal(other[0].weight, network[0].weight)  # type: ignore[arg-type]
+    assert other[5].weight.shape == (7, 64)
 
 
 def test_unknown_layers_and_a_network_frozen_whole_are_refused() -> None:

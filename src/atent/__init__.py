@@ -23,6 +23,7 @@ moved.install()
 
 
 def __getattr__(name: str) -> object:
+    name = moved.current_name(name)
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'atent' has no attribute {name!r}")

@@ -40,7 +40,7 @@ from atent.smoothing.smoothed import Smoothed as Smoothed
 from atent.smoothing.stopping import Smoothing as Smoothing
 from atent.threat import Threat as Threat
 from atent.training.fit import fit as fit
-from atent.training.options import How as How
+from atent.training.options import TrainingOptions as TrainingOptions
 
 __version__: str
 __all__: list[str]

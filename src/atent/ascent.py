@@ -48,8 +48,9 @@ def ascend(
     A taker that evaluates the objective at a yielded point and back-propagates has computed the gradient that the
     chain needs next. It leaves it in `point.grad` (see `keep_own_gradient`), and the chain runs no second pass.
 
-    A taker that is done with some examples sends the mask of those to go on with, and the batch shrinks to them; its
-    objective must then expect the smaller batch.
+    A taker that is done with some examples sends the mask of those to keep, and the batch shrinks to them: `send`
+    answers with their part of the same point, and the next point is theirs. The objective must then expect the smaller
+    batch.
     """
     if steps < 1:
         raise UserError(f"steps {steps}; allowed: 1 or more")
@@ -58,7 +59,7 @@ def ascend(
             raise unknown(name, value, get_args(allowed))
     threat = check_images(x, threat)
     size = step_size(threat.radius, steps, step, reach)
-    pulled = auto_pull(threat.eps, steps, step_size(threat.eps, steps, step, reach)) if pull == "auto" else pull
+    pulled = solved_pull(pull, threat, steps, step, reach)
     point = threat.sample(x, generator, start)
     for k in range(1, steps + 1):
         if threat.eps > 0:
@@ -72,8 +73,9 @@ def ascend(
             inside = project == "every" or (project == "last" and k == steps)
             point = threat.project(point, x) if inside else threat.clamp(point)
         keep = yield point
-        if keep is not None:
+        while keep is not None:
             x, point = x[keep], point.detach()[keep]
+            keep = yield point
 
 
 def last(points: Iterator[Tensor]) -> Tensor:
@@ -113,6 +115,11 @@ def noise_for(std: float, pull: float, steps: int, step: float) -> float:
     """The noise that K steps accumulate to this deviation: std^2 = 2 step noise^2 sum_k (1 - step pull)^(2k), k < K."""
     kept = (1 - step * pull) ** 2
     return std / math.sqrt(2 * step * sum(kept**k for k in range(steps))) if step > 0 else 0.0
+
+
+def solved_pull(pull: Pull, threat: Threat, steps: int, step: float | None, reach: float) -> float:
+    """The pull given, or where it is "auto" the one that this threat needs; refused where there is none."""
+    return auto_pull(threat.eps, steps, step_size(threat.eps, steps, step, reach)) if pull == "auto" else pull
 
 
 def auto_pull(eps: float, steps: int, step: float) -> float:

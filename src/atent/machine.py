@@ -38,8 +38,8 @@ def keep_freed_memory() -> bool:
     return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
 
 
-def memory() -> int:
-    """The bytes of memory that the machine has; 8 GiB where it does not say."""
+def ram_bytes() -> int:
+    """How much RAM the machine has, in bytes; 8 GiB where it does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows

@@ -9,7 +9,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
@@ -29,6 +29,7 @@ Direction = Literal["steepest", "raw"]
 Projection = Literal["last", "every", "never"]
 Mode = Literal["eval", "train"]
 Pull = Scale | Literal["auto"]
+Choice = Literal["robust", "clean"]
 _BATCH = ("model", "x", "y", "threat", "generator")
 _CALLED_WITH = {"defense": _BATCH, "attack": _BATCH, "optimizer": ("parameters",)}
 
@@ -130,6 +131,19 @@ def defaults(method: object) -> dict[str, Any]:
     parameters = inspect.signature(type(method)).parameters.values()
     known = {parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty}
     return dict(to_jsonable_python(known, fallback=repr))
+
+
+def chosen_by(defense: object) -> Choice:
+    """Which held-out accuracy chooses the best epoch: what a defense has as `chosen_by`, or else "robust"."""
+    choice: Choice = getattr(defense, "chosen_by", "robust")
+    if choice not in get_args(Choice):
+        raise unknown("accuracy chosen_by", choice, get_args(Choice), type(defense).__name__)
+    return choice
+
+
+def is_single_step(method: object) -> bool:
+    """Whether a defense or an attack makes one gradient step: its `single_step`, or else a field `steps` of 1."""
+    return bool(getattr(method, "single_step", getattr(method, "steps", None) == 1))
 
 
 def field_names(build: object) -> list[str]:

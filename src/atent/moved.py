@@ -1,4 +1,4 @@
-"""Import paths of 0.1 that have moved. They work for one release, with a DeprecationWarning."""
+"""Import paths and names of 0.1 that have changed. They work for one release, with a DeprecationWarning."""
 
 import importlib
 import sys
@@ -22,6 +22,15 @@ MOVED: dict[str, tuple[str, ...]] = {
     "weights": ("models.weights",),
     "checks": ("evaluation.checks",),
 }
+RENAMED = {"How": "TrainingOptions"}
+
+
+def current_name(name: str) -> str:
+    """The present name of what was called so."""
+    if name in RENAMED:
+        words = f"{name} is now called {RENAMED[name]}; the old name goes with version 0.2"
+        warnings.warn(words, DeprecationWarning, stacklevel=3)
+    return RENAMED.get(name, name)
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -41,6 +50,7 @@ class _Finder(MetaPathFinder, Loader):
         warnings.warn(words, DeprecationWarning, stacklevel=2)
 
         def find(name: str) -> Any:
+            name = current_name(name)
             for home in homes:
                 if hasattr(found := importlib.import_module(home), name):
                     return getattr(found, name)

@@ -2,25 +2,34 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from atent.ascent import auto_pull, step_size
-from atent.attacks import AtentChain, Attack, Fgsm, make_attack
+from atent.attacks import Attack, make_attack
 from atent.data.images import Augmentation
-from atent.defenses import DEFENSES, Atent, Defense, Fast, Standard
+from atent.defenses import DEFENSES, Defense
 from atent.errors import UserError, unknown
-from atent.methods import Count, defaults, explain, field_names, is_imported, make, written_out
+from atent.methods import (
+    Choice,
+    Count,
+    chosen_by,
+    defaults,
+    explain,
+    field_names,
+    is_imported,
+    is_single_step,
+    make,
+    written_out,
+)
 from atent.optim.optimizers import OPTIMIZERS, Optimizer
 from atent.optim.schedule import Schedule
 from atent.storage.files import read_json
 from atent.storage.run import Run
 from atent.threat import Threat
 
-Choice = Literal["robust", "clean"]
 RECIPES = Path(__file__).parent / "recipes"
 _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "defense": partial(make, DEFENSES, kind="defense"),
@@ -29,6 +38,14 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 }
 _UNNAMED = {"optimizer": {"name": "sgd"}, "monitor": {"name": "pgd"}}
 RENAMED = {"mnist-linf-atent-fast": "mnist-linf-pgd-quick", "mnist-l2-atent-fast": "mnist-l2-atent-quick"}
+
+
+class Methods(NamedTuple):
+    """What a recipe's tables of these names make."""
+
+    defense: Defense
+    optimizer: Optimizer
+    monitor: Attack
 
 
 class Recipe(BaseModel):
@@ -56,7 +73,7 @@ class Recipe(BaseModel):
     freeze: tuple[str, ...] = ()
     averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
     defense: dict[str, Any]
-    optimizer: Annotated[dict[str, Any], Field(validate_default=True)] = {}
+    optimizer: dict[str, Any] = {}
     schedule: Schedule = Schedule()
     monitor: dict[str, Any] = {"name": "pgd", "steps": 20}
     monitor_examples: Count = 1000
@@ -69,28 +86,28 @@ class Recipe(BaseModel):
         Threat.parse(text)
         return text
 
-    @field_validator(*_MAKERS, mode="after")
-    @classmethod
-    def _written_out(cls, table: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        part = str(info.field_name)
-        table = {**_UNNAMED.get(part, {}), **table}
-        return written_out(table, _MAKERS[part](table)) if _may_make(table, info) else table
+    @model_validator(mode="after")
+    def _methods_written_out(self, info: ValidationInfo) -> "Recipe":
+        for part in _MAKERS:
+            table = {**_UNNAMED.get(part, {}), **getattr(self, part)}
+            may_make = not is_imported(table.get("name")) or bool(info.context and info.context["build"])
+            if may_make:
+                self._made[part] = _MAKERS[part](table)
+                table = written_out(table, self._made[part])
+            object.__setattr__(self, part, table)  # the recipe is frozen
+        return self
 
     @model_validator(mode="after")
-    def _pull_can_be_solved(self, info: ValidationInfo) -> "Recipe":
-        """Refuse a `pull = "auto"` that would fail at the first batch, or at a small eps of the warm-up."""
+    def _methods_fit_the_threat(self) -> "Recipe":
+        """Refuse a method that would fail at the first batch, or at a small eps of the warm-up."""
         threat = self.make_threat()
-        defense = self.make_defense() if _may_make(self.defense, info) else None
-        monitor = self.make_monitor() if _may_make(self.monitor, info) else None
-        for method in (defense, monitor):
-            if isinstance(method, Atent | AtentChain) and method.pull == "auto":
-                auto_pull(threat.eps, method.steps, step_size(threat.eps, method.steps, method.step, method.reach))
-        warms_up = self.schedule.warmup * self.schedule.eps_warmup > 0
-        if isinstance(defense, Atent) and defense.pull == "auto" and defense.step is not None and warms_up:
-            raise UserError(
-                f"defense.step = {defense.step:g} with pull 'auto' cannot follow eps in its warm-up; leave step out "
-                "(then it is reach * eps / steps), or set schedule.eps_warmup = 0"
-            )
+        for method in map(self._made.get, ("defense", "monitor")):
+            _check_threat(method, threat)
+        if self.schedule.warmup * self.schedule.eps_warmup > 0:
+            try:
+                _check_threat(self._made.get("defense"), threat.scaled(0.001))
+            except ValueError as error:
+                raise UserError(f"at a small eps of the warm-up, {error}; or set schedule.eps_warmup = 0") from None
         return self
 
     @model_validator(mode="after")
@@ -101,45 +118,42 @@ class Recipe(BaseModel):
             raise UserError(f"reset = {list(self.reset)} needs weights to start from; --weights FILE names them")
         return self
 
+    @cached_property
+    def _made(self) -> dict[str, Any]:
+        """The methods made so far."""
+        return {}
+
+    @property
+    def methods(self) -> Methods:
+        """Defense, optimizer and monitor. Each is made once; a user's own is imported for it."""
+        for part, make_one in _MAKERS.items():
+            if part not in self._made:
+                self._made[part] = make_one(getattr(self, part))
+        return Methods(**self._made)
+
     @property
     def chosen_by(self) -> Choice:
-        """The held-out accuracy that picks the best epoch: of plain training, which has no other, the clean one."""
-        return self.choose or ("clean" if isinstance(self.make_defense(), Standard) else "robust")
+        """The held-out accuracy that picks the best epoch: the recipe's choice, or the defense's."""
+        return self.choose or chosen_by(self.methods.defense)
 
     @property
     def blind(self) -> str:
         """Why catastrophic overfitting of single-step training would go unnoticed; empty if it would not."""
-        if not isinstance(self.make_defense(), Fast):
+        if not is_single_step(self.methods.defense):
             return ""
         if self.validation == 0:
             return "with validation = 0 nothing notices when single-step training collapses"
-        if isinstance(self.make_monitor(), Fgsm) or self.monitor.get("steps") == 1:
+        if is_single_step(self.methods.monitor):
             return f"a monitor of one step ({self.monitor['name']}) does not notice when single-step training collapses"
         return ""
 
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)
 
-    def make_defense(self) -> Defense:
-        defense: Defense = _MAKERS["defense"](self.defense)
-        return defense
-
-    def make_optimizer(self) -> Optimizer:
-        optimizer: Optimizer = _MAKERS["optimizer"](self.optimizer)
-        return optimizer
-
-    def make_monitor(self) -> Attack:
-        monitor: Attack = _MAKERS["monitor"](self.monitor)
-        return monitor
-
-    def make_methods(self) -> dict[str, object]:
-        """Defense, optimizer and monitor by their keys."""
-        return {part: make_one(getattr(self, part)) for part, make_one in _MAKERS.items()}
-
     def check_same(self, found: "Recipe", folder: Path) -> None:
         """Refuse to mix two recipes in one folder. Of what is found, nothing is made: it is compared as data."""
         ours, theirs = self.model_dump(mode="json"), found.model_dump(mode="json")
-        for part, method in self.make_methods().items():
+        for part, method in self.methods._asdict().items():
             if ours[part]["name"] == theirs[part]["name"]:  # a field that the user's class got since has its default
                 added = {key: value for key, value in defaults(method).items() if key in ours[part]}
                 theirs[part] = {**added, **theirs[part]}
@@ -151,8 +165,11 @@ class Recipe(BaseModel):
             )
 
 
-def _may_make(table: Mapping[str, Any], info: ValidationInfo) -> bool:
-    return not is_imported(table.get("name")) or bool(info.context and info.context["build"])
+def _check_threat(method: object, threat: Threat) -> None:
+    """Let a method that has a `check_threat` refuse the threat."""
+    check = getattr(method, "check_threat", None)
+    if check is not None:
+        check(threat)
 
 
 def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build: bool = True) -> Recipe:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import Objective, Points, ascend
+from atent.ascent import Objective, Points, ascend, solved_pull
 from atent.attacks.early_stopping import until_broken
 from atent.attacks.protocols import named
 from atent.losses import cross_entropy
@@ -35,6 +35,10 @@ class AtentChain:
     def label(self) -> str:
         times = f"x{self.restarts}" if self.restarts > 1 else ""
         return named(f"ATENT-{self.steps}{times}", self, said=("steps", "restarts"))
+
+    def check_threat(self, threat: Threat) -> None:
+        """Refuse a threat for which `pull="auto"` has no solution."""
+        solved_pull(self.pull, threat, self.steps, self.step, self.reach)
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator

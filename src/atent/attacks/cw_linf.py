@@ -84,12 +84,11 @@ class CwLinf:
         half = over_pixels(tau, x)
         low, high = threat.clamp(x - half), threat.clamp(x + half)
         points = descend(objective, start, low, high, steps=self.steps, rate=self.rate, edge=0.9)
-        keep = None
-        for _ in range(self.steps):
-            point, keep = points.send(keep), None
+        for point in points:
             if wrong.any():
-                found[left[wrong]], hit[left[wrong]], keep = point[wrong], True, ~wrong
-                left, y = left[keep], y[keep]
+                found[left[wrong]], hit[left[wrong]] = point[wrong], True
+                left, y = left[~wrong], y[~wrong]
+                points.send(~wrong)
                 if len(left) == 0:
                     break
         return found, hit

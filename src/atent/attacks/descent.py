@@ -22,7 +22,7 @@ def descend(
         x' = low + (high - low) (tanh(w) + 1) / 2
 
     Carlini & Wagner 2017, https://arxiv.org/abs/1608.04644, section V.B; Kingma & Ba 2015,
-    https://arxiv.org/abs/1412.6980. A taker that is done with some examples sends the mask of those to go on with, as
+    https://arxiv.org/abs/1412.6980. A taker that is done with some examples sends the mask of those to keep, as
     in `ascend`. Differs from the authors' code in: pixels start at most `edge` (theirs .999999) of the way to the
     border, where tanh is flat and Adam needs hundreds of steps to leave; with `cool` the rate, one for all or one for
     each example, falls to 0 linearly.
@@ -40,5 +40,6 @@ def descend(
         move = mean / (1 - 0.9**k) / ((square / (1 - 0.999**k)).sqrt() + 1e-8)
         w = w.detach() - rate * (1 - k / steps if cool else 1) * move
         keep = yield point.detach()
-        if keep is not None:
-            w, mean, square, low, width = (part[keep] for part in (w, mean, square, low, width))
+        while keep is not None:
+            w, mean, square, low, width, point = (part[keep] for part in (w, mean, square, low, width, point))
+            keep = yield point.detach()

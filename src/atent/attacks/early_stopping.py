@@ -1,8 +1,7 @@
 """A search that leaves out an image as soon as it is broken, and its restarts."""
 
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +12,6 @@ from atent.inputs import checked
 from atent.losses import Loss
 from atent.network import answers, borrowed, repeats_itself
 from atent.threat import Threat
-
-if TYPE_CHECKING:
-    pass
-
 
 Search = Callable[[Objective, Tensor], Points]
 
@@ -54,27 +49,34 @@ def climb(
     """
     x_adv = x.clone()
     left = torch.arange(len(x), device=x.device)
-    previous, wrong = x, torch.zeros_like(y, dtype=torch.bool)
-
-    def objective(point: Tensor) -> Tensor:
-        nonlocal previous, wrong
-        logits = model(point)
-        previous, wrong = point.detach(), logits.detach().argmax(1) != y
-        return loss(logits, y)
-
+    objective = _Watched(model, loss, y, x, torch.zeros_like(y, dtype=torch.bool))
     points = search(objective, x)
-    point = next(points)
-    with suppress(StopIteration):
-        while True:
-            keep = None
-            if stop_early and wrong.any() and (broken := wrong & within(threat, previous, x)).any():
-                x_adv[left[broken]], keep = previous[broken], ~broken
-                left, x, y, point = left[keep], x[keep], y[keep], point[keep]
-                if len(left) == 0:
-                    break
+    for point in points:
+        wrong, previous = objective.wrong, objective.point
+        if stop_early and wrong.any() and (broken := wrong & within(threat, previous, x)).any():
+            x_adv[left[broken]], keep = previous[broken], ~broken
+            left, x, objective.y = left[keep], x[keep], objective.y[keep]
             point = points.send(keep)
+            if len(left) == 0:
+                break
     x_adv[left] = threat.project(point, x)  # a chain need not end inside
     return x_adv, left
+
+
+@dataclass
+class _Watched:
+    """The objective loss(f(x'), y). It keeps the x' of its last call, and which examples were misclassified there."""
+
+    model: nn.Module
+    loss: Loss
+    y: Tensor
+    point: Tensor
+    wrong: Tensor
+
+    def __call__(self, point: Tensor) -> Tensor:
+        logits = self.model(point)
+        self.point, self.wrong = point.detach(), logits.detach().argmax(1) != self.y
+        return self.loss(logits, self.y)
 
 
 @torch.no_grad()

@@ -1,5 +1,7 @@
 """The fast gradient sign method: one step to the border of the ball."""
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +24,7 @@ class Fgsm:
     """
 
     loss: LossName = "cross-entropy"
+    single_step: ClassVar[bool] = True
 
     @property
     def label(self) -> str:

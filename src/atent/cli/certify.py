@@ -66,22 +66,24 @@ def certify(
 
     asked, threats = _radii(radii), [Threat.parse(text) for text in threat or []]
     plain = Smoothing(sigma, n0, n, alpha)  # mistakes are told before any work
-    plain.check_reach([*asked, *(ball.eps for ball in threats)])
+    plain.check_radii([*asked, *(ball.eps for ball in threats)])
     prepare(threads)
     where = pick_device(device)
     network = open_target(target, model=model, data=data, data_dir=data_dir, resize=resize, device=where, trust=trust)
     network = every_image(network, every, examples)
     if not asked and not threats:
-        step = max(0.25, plain.reach / 100)
+        step = max(0.25, plain.largest_radius / 100)
         asked = [step * k for k in range(101) if draws_for(step * k, sigma, alpha) <= n]
     channels, height, width = network.images.shape.image
     goals = named_radii([0.0, *asked], threats, channels * height * width)
     how = Smoothing(sigma, n0, n, alpha, None if exact_n else tuple(radius for radius, _ in goals))
-    how.check_reach([radius for radius, _ in goals])
+    how.check_radii([radius for radius, _ in goals])
     check_deterministic(network.network, network.images, where)  # before anything is printed
     if sigma > 1:
         print(f"caution: pixels are in [0, 1], so noise of sigma {sigma:g} leaves little of them", file=sys.stderr)
-    print(f"n {n:,} and alpha {alpha:g} allow radii up to {how.reach:.4g} with sigma {sigma:g}", file=sys.stderr)
+    print(
+        f"n {n:,} and alpha {alpha:g} allow radii up to {how.largest_radius:.4g} with sigma {sigma:g}", file=sys.stderr
+    )
     path = certify_target(network, how, goals, out or network.folder, every=every, seed=seed, batch=batch, device=where)
     print_certified(read_certified(path))
 

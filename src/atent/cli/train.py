@@ -51,18 +51,18 @@ def train(
     from atent.models import is_users
     from atent.recipe import load_recipe, parse_setting
     from atent.training.fit import fit
-    from atent.training.options import How
+    from atent.training.options import TrainingOptions
 
     named = {"data": data, "model": model, "weights": weights and str(weights), "reset": reset, "freeze": freeze}
     changes = dict(map(parse_setting, settings or [])) | {key: value for key, value in named.items() if value}
     chosen = load_recipe(recipe, changes)
     folder = out or Path("runs") / Path(recipe).stem
     prepare(threads)
-    how = How(pick_device(device), workers, stream, checkpoint_minutes, checkpoint_batches, tensorboard)
+    how = TrainingOptions(pick_device(device), workers, stream, checkpoint_minutes, checkpoint_batches, tensorboard)
     run = fit(chosen, folder, data_dir=data_dir, how=how)
     history = run.history()
     best = next(row for row in reversed(history) if row["best"])
-    monitor = chosen.make_monitor()
+    monitor = chosen.methods.monitor
     _print_training(folder, best, len(history), chosen.threat, getattr(monitor, "label", type(monitor).__name__))
     own = f" --model {chosen.model}" if is_users(chosen.model) else ""
     print(f"Weights: {folder}/best.safetensors. Next: atent attack {folder}{own}")

@@ -1,12 +1,11 @@
 """ATENT: adversarial training with entropy."""
 
-from collections.abc import Iterator
+from functools import partial
 
-import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from atent.ascent import ascend, auto_pull, keep_own_gradient, noise_for, step_size
-from atent.defenses.protocols import Term
+from atent.ascent import ascend, keep_own_gradient, noise_for, solved_pull, step_size
+from atent.defenses.protocols import Term, Terms
 from atent.inputs import checked
 from atent.losses import cross_entropy
 from atent.methods import Count, Direction, Fraction, Mode, Projection, Pull, Scale, Size, Start, Tolerance, method
@@ -62,39 +61,30 @@ class Atent:
                 f"tolerance {self.tolerance:g} leaves no sample of share {self.share:g}; it must be smaller"
             )
 
+    def check_threat(self, threat: Threat) -> None:
+        """Refuse a threat for which `pull="auto"` has no solution."""
+        solved_pull(self.pull, threat, self.steps, self.step, self.reach)
+
     def shares(self) -> list[float]:
         """What x'_1 .. x'_K weigh in the moving average mu <- (1 - share) mu + share mu_k."""
         return [self.share * (1 - self.share) ** (self.steps - k) for k in range(1, self.steps + 1)]
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
-    ) -> Iterator[Term]:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
         with checked(model, x, y, threat) as threat:
             training = self.mode == "train"
             pull, noise = self.pull, self.noise
             if self.sigma:
                 size = step_size(threat.eps, self.steps, self.step, self.reach)
-                pull = auto_pull(threat.eps, self.steps, size) if pull == "auto" else pull
+                pull = solved_pull(pull, threat, self.steps, self.step, self.reach)
                 threat, noise = threat.unboxed(), noise_for(self.sigma, pull, self.steps, size)
 
             def objective(point: Tensor) -> Tensor:
                 with borrowed(model, training):
                     return cross_entropy(model(point), y)
 
-            chain = ascend(
-                objective,
-                x,
-                threat,
-                steps=self.steps,
-                step=self.step,
-                reach=self.reach,
-                start=self.start,
-                noise=noise,
-                pull=pull,
-                direction=self.direction,
-                project=self.project,
-                generator=generator,
-            )
+            search = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
+            langevin = partial(search, noise=noise, pull=pull, direction=self.direction, project=self.project)
+            chain = langevin(objective, x, threat, generator=generator)
             # One pass serves the loss at x'_k and the chain's next step where both see the same network.
             same_network = model.training == training and threat.eps > 0
             for k, (share, point) in enumerate(zip(self.shares(), chain, strict=True), start=1):

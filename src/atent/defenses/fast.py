@@ -1,12 +1,11 @@
 """Adversarial training with a single step."""
 
-from collections.abc import Iterator
+from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from atent.defenses.pgd_at import PgdAt
-from atent.defenses.protocols import Term
+from atent.defenses.protocols import Terms
 from atent.methods import Mode, Size, Start, method
 from atent.threat import Threat
 
@@ -25,8 +24,7 @@ class Fast:
     reach: Size = 1.25
     start: Start = "uniform"
     mode: Mode = "eval"
+    single_step: ClassVar[bool] = True
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
-    ) -> Iterator[Term]:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
         return PgdAt(steps=1, reach=self.reach, start=self.start, mode=self.mode)(model, x, y, threat, generator)

@@ -1,11 +1,8 @@
 """Training on noisy images, for a smoothed network."""
 
-from collections.abc import Iterator
+from torch import Generator, Tensor, nn
 
-import torch
-from torch import Tensor, nn
-
-from atent.defenses.protocols import Term
+from atent.defenses.protocols import Term, Terms
 from atent.inputs import checked
 from atent.losses import cross_entropy
 from atent.methods import Size, method
@@ -24,14 +21,7 @@ class Gaussian:
 
     sigma: Size = 0.25
 
-    def __call__(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat | str,
-        generator: torch.Generator,
-    ) -> Iterator[Term]:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
         with checked(model, x, y, threat):
             noisy = x + normal_noise(x, 1, self.sigma, generator)[0]
             logits = model(noisy)

@@ -1,11 +1,10 @@
 """MART: adversarial training that looks hardest at examples the network gets wrong."""
 
-from collections.abc import Iterator
+from functools import partial
 
-import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from atent.defenses.protocols import Term
+from atent.defenses.protocols import Term, Terms
 from atent.defenses.worst_point import worst_point
 from atent.inputs import checked
 from atent.losses import boosted_cross_entropy, cross_entropy, divergence
@@ -30,21 +29,10 @@ class Mart:
     reach: Size = 2.0
     start: Start = "near"
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
-    ) -> Iterator[Term]:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
         with checked(model, x, y, threat) as threat:
-            x_adv = worst_point(
-                model,
-                x,
-                y,
-                threat,
-                generator,
-                steps=self.steps,
-                step=self.step,
-                reach=self.reach,
-                start=self.start,
-            )
+            search = partial(worst_point, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
+            x_adv = search(model, x, y, threat, generator)
             clean, adversarial = model(x), model(x_adv)
             unsure = 1 - (-cross_entropy(clean, y)).exp()
             loss = boosted_cross_entropy(adversarial, y) + self.beta * unsure * divergence(adversarial, of=clean)

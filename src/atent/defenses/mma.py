@@ -1,6 +1,7 @@
 """MMA: push the decision boundary away from each example by as much as that example needs."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -78,19 +79,8 @@ class Mma:
         """The first wrong point found along PGD's direction and its distance; as far as we look where there is none."""
         furthest = _BEYOND * self.hinge * threat.eps
         ball = threat.with_radii(seen.clamp(self.least * threat.eps, furthest), x)
-        worst = worst_point(
-            model,
-            x,
-            y,
-            ball,
-            generator,
-            loss=soft_margin,
-            steps=self.steps,
-            step=self.step,
-            reach=self.reach,
-            start=self.start,
-        )
-        delta = worst - x
+        search = partial(worst_point, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
+        delta = search(model, x, y, ball, generator, loss=soft_margin) - x
         unit = delta / over_pixels(threat.size(delta).clamp_min(1e-12), x)
 
         def along(distance: Tensor) -> Tensor:

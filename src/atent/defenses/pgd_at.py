@@ -1,11 +1,10 @@
 """Adversarial training on the last point of PGD."""
 
-from collections.abc import Iterator
+from functools import partial
 
-import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from atent.defenses.protocols import Term
+from atent.defenses.protocols import Term, Terms
 from atent.defenses.worst_point import worst_point
 from atent.inputs import checked
 from atent.losses import cross_entropy
@@ -29,21 +28,9 @@ class PgdAt:
     start: Start = "uniform"
     mode: Mode = "eval"
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
-    ) -> Iterator[Term]:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
         with checked(model, x, y, threat) as threat:
-            x_adv = worst_point(
-                model,
-                x,
-                y,
-                threat,
-                generator,
-                steps=self.steps,
-                step=self.step,
-                reach=self.reach,
-                start=self.start,
-                mode=self.mode,
-            )
+            search = partial(worst_point, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
+            x_adv = search(model, x, y, threat, generator, mode=self.mode)
             logits = model(x_adv)
             yield Term(cross_entropy(logits, y), logits, x_adv)

@@ -19,12 +19,13 @@ class Term(NamedTuple):
     x_adv: Tensor
 
 
+Terms = Iterator[Term]
+
+
 class Defense(Protocol):
     """Yields terms whose sum is the loss of the batch; only one term's graph is alive at a time."""
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
-    ) -> Iterator[Term]: ...
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Terms: ...
 
 
 @runtime_checkable
@@ -43,14 +44,14 @@ class Remembering(Protocol):
         threat: Threat,
         generator: torch.Generator,
         memory: Tensor | None = None,
-    ) -> Iterator[Term]:
+    ) -> Terms:
         """As any defense; `memory` is that of the batch's examples, to be brought up to date in place."""
         ...
 
 
 def terms(
     defense: Defense, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
-) -> Iterator[Term]:
+) -> Terms:
     """The defense's terms as they come; what is no term of this batch is refused."""
     name = _name(defense)
     found = defense(model, x, y, threat, generator)

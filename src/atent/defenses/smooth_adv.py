@@ -1,11 +1,10 @@
 """Adversarial training of a smoothed network."""
 
-from collections.abc import Iterator
+from functools import partial
 
-import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from atent.defenses.protocols import Term
+from atent.defenses.protocols import Term, Terms
 from atent.defenses.worst_point import worst_point
 from atent.inputs import checked
 from atent.losses import cross_entropy
@@ -32,9 +31,7 @@ class SmoothAdv:
     start: Start = "center"
     mode: Mode = "eval"
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
-    ) -> Iterator[Term]:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
         with checked(model, x, y, threat) as threat:
             noise = normal_noise(x, self.draws, self.sigma, generator)
 
@@ -44,20 +41,8 @@ class SmoothAdv:
             def noisy(point: Tensor) -> Tensor:
                 return noisy_copies(point, noise)
 
-            x_adv = worst_point(
-                model,
-                x,
-                y,
-                threat,
-                generator,
-                loss=smoothed_loss,
-                steps=self.steps,
-                step=self.step,
-                reach=self.reach,
-                start=self.start,
-                mode=self.mode,
-                seen=noisy,
-            )
+            search = partial(worst_point, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
+            x_adv = search(model, x, y, threat, generator, loss=smoothed_loss, mode=self.mode, seen=noisy)
             logits = model(noisy_copies(x_adv, noise))
             losses = cross_entropy(logits, y.repeat(self.draws)).unflatten(0, (self.draws, -1))
             yield Term(losses.mean(0), log_mean(logits, self.draws), x_adv)

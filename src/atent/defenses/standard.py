@@ -1,14 +1,13 @@
 """Training on the images as they are."""
 
-from collections.abc import Iterator
+from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from atent.defenses.protocols import Term
+from atent.defenses.protocols import Term, Terms
 from atent.inputs import checked
 from atent.losses import cross_entropy
-from atent.methods import method
+from atent.methods import Choice, method
 from atent.threat import Threat
 
 
@@ -17,16 +16,13 @@ class Standard:
     """No defense: cross-entropy at x. The yardstick of clean accuracy.
 
     loss = CE(f(x), y)
+
+    Its robust accuracy is that of chance, highest while it has learned least, so clean accuracy chooses the best epoch.
     """
 
-    def __call__(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat | str,
-        generator: torch.Generator,  # noqa: ARG002 (the protocol's)
-    ) -> Iterator[Term]:
+    chosen_by: ClassVar[Choice] = "clean"
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:  # noqa: ARG002
         with checked(model, x, y, threat):
             logits = model(x)
             yield Term(cross_entropy(logits, y), logits, x)

@@ -1,11 +1,11 @@
 """TRADES: accuracy on x, and the same answer around it."""
 
-from collections.abc import Iterator
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from atent.defenses.protocols import Term
+from atent.defenses.protocols import Term, Terms
 from atent.defenses.worst_point import worst_point
 from atent.inputs import checked
 from atent.losses import cross_entropy, divergence
@@ -31,23 +31,11 @@ class Trades:
     reach: Size = 2.0
     start: Start = "near"
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
-    ) -> Iterator[Term]:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
+        search = partial(worst_point, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
         with checked(model, x, y, threat) as threat:
             with borrowed(model), torch.no_grad():
                 at_x = model(x)
-            x_adv = worst_point(
-                model,
-                x,
-                at_x,
-                threat,
-                generator,
-                loss=divergence,
-                steps=self.steps,
-                step=self.step,
-                reach=self.reach,
-                start=self.start,
-            )
+            x_adv = search(model, x, at_x, threat, generator, loss=divergence)
             clean, adversarial = model(x), model(x_adv)
             yield Term(cross_entropy(clean, y) + self.beta * divergence(adversarial, of=clean), adversarial, x_adv)

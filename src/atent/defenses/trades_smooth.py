@@ -1,11 +1,8 @@
 """TRADES on noisy images, for a smoothed network."""
 
-from collections.abc import Iterator
+from torch import Generator, Tensor, nn
 
-import torch
-from torch import Tensor, nn
-
-from atent.defenses.protocols import Term
+from atent.defenses.protocols import Terms
 from atent.defenses.trades import Trades
 from atent.inputs import checked
 from atent.methods import Count, Scale, Size, Start, method
@@ -23,17 +20,15 @@ class TradesSmooth:
     its Tables 4 and 5, for a rival. The fields are those of `trades`.
     """
 
-    sigma: Size = 0.25
     beta: Scale = 6.0
     steps: Count = 10
     step: Size | None = None
     reach: Size = 2.0
     start: Start = "near"
+    sigma: Size = 0.25
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
-    ) -> Iterator[Term]:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
+        trades = Trades(self.beta, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
         with checked(model, x, y, threat) as threat:
             noisy = x + normal_noise(x, 1, self.sigma, generator)[0]
-            trades = Trades(beta=self.beta, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
             yield from trades(model, noisy, y, threat.unboxed(), generator)

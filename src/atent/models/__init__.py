@@ -5,8 +5,19 @@ from atent.models.lenet5 import LeNet5
 from atent.models.outside import is_users, outside_model
 from atent.models.resnet import ResNet
 from atent.models.small_cnn import SmallCnn
-from atent.models.standardize import Standardize
+from atent.models.standardize import Standardize, Standardized
 from atent.models.wide_resnet import WideResNet
 from atent.network import Shape
 
-__all__ = ["MODELS", "LeNet5", "ResNet", "Shape", "SmallCnn", "Standardize", "WideResNet", "is_users", "outside_model"]
+__all__ = [
+    "MODELS",
+    "LeNet5",
+    "ResNet",
+    "Shape",
+    "SmallCnn",
+    "Standardize",
+    "Standardized",
+    "WideResNet",
+    "is_users",
+    "outside_model",
+]

@@ -2,14 +2,14 @@
 
 import hashlib
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from atent.errors import UserError, unknown
-from atent.models.standardize import Standardize
+from atent.models.standardize import NEW, OLD, parts_of, rename_parts
 from atent.storage.files import load_tensors, take_part
 from atent.storage.run import Run
 
@@ -23,9 +23,10 @@ def load_weights(model: nn.Module, path: Path, reset: Iterable[str] = ()) -> str
     Layers named by `reset` keep what they have; everything else must be in the file, and fit.
     """
     ours, anew = model.state_dict(), _tensors_of(model, reset)
-    found = _named_as(ours, read_weights(path))
+    found = _named_as(model, read_weights(path))
     # A foreign network knows nothing of the layer that standardizes its input: that one is the data's.
-    own = {"0.mean", "0.std"} - found.keys() if _behind(model) else set()
+    parts = parts_of(model)
+    own = {f"{parts.standardize}{name}" for name in ("mean", "std")} - found.keys() if parts else set()
     wanted = [name for name in ours if name not in anew | own]
     for name in wanted:
         if name not in found:
@@ -73,10 +74,13 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     return found
 
 
-def _named_as(ours: Mapping[str, Tensor], found: dict[str, Tensor]) -> dict[str, Tensor]:
+def _named_as(model: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors under the model's names: a parallel wrapper's prefix removed, our standardizing one's added."""
+    ours = model.state_dict()
     plain = {name.removeprefix(_PREFIX): tensor for name, tensor in found.items()}
-    candidates = [found, plain, {f"1.{name}": tensor for name, tensor in plain.items()}]
+    candidates = [found, plain]
+    if parts := parts_of(model):
+        candidates += [{f"{parts.network}{name}": tensor for name, tensor in plain.items()}, rename_parts(plain, parts)]
     return max(candidates, key=lambda names: len(names.keys() & ours.keys()))
 
 
@@ -107,14 +111,18 @@ def _below(name: str, layers: Iterable[str], start: str) -> bool:
 
 def _behind(model: nn.Module) -> str:
     """How the names of a network's own tensors begin: behind our standardizing layer it is a second part."""
-    standardizes = isinstance(model, nn.Sequential) and len(model) == 2 and isinstance(model[0], Standardize)
-    return "1." if standardizes else ""
+    parts = parts_of(model)
+    return parts.network if parts else ""
 
 
 def weights_hash(model: nn.Module) -> str:
-    """sha256 over the names and bytes of the weights and buffers."""
+    """sha256 over the names and bytes of the weights and buffers.
+
+    A standardized network's parts go by their old names, so that rows of older runs are still known as its own.
+    """
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    tensors = rename_parts(model.state_dict(), OLD) if parts_of(model) is NEW else model.state_dict()
+    for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

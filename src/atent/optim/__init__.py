@@ -2,7 +2,7 @@
 
 from atent.optim.averaging import averaged
 from atent.optim.entropy_sgd import EntropySGD
-from atent.optim.optimizers import OPTIMIZERS, Adam, Entropy, Optimizer, Sgd
+from atent.optim.optimizers import OPTIMIZERS, Adam, Drawing, Entropy, Optimizer, Sgd
 from atent.optim.schedule import Schedule
 
-__all__ = ["OPTIMIZERS", "Adam", "Entropy", "EntropySGD", "Optimizer", "Schedule", "Sgd", "averaged"]
+__all__ = ["OPTIMIZERS", "Adam", "Drawing", "Entropy", "EntropySGD", "Optimizer", "Schedule", "Sgd", "averaged"]

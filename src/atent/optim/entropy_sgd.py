@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from atent.errors import UserError
+from atent.randomness import derive
 
 
 class EntropySGD(torch.optim.Optimizer):
@@ -20,7 +21,8 @@ class EntropySGD(torch.optim.Optimizer):
     gamma (w - mean of w') is the gradient of -log of the integral of exp(-L(w') - gamma/2 |w - w'|^2), so wide valleys
     win. gamma grows by the factor 1 + `growth` with each step of w, up to 1 / step. `step(closure)` calls the closure
     `steps` times; it must zero the gradients, compute the loss at the present weights, back-propagate it and return it.
-    If it raises, the weights are as before.
+    If it raises, the weights are as before. The noise is drawn from `generator`, by default one of its own with a fixed
+    seed; `train_step` sets it to the batch's.
 
     Chaudhari et al. 2017, https://arxiv.org/abs/1611.01838. Differs from the paper's Algorithm ("Entropy SGD" of
     Jagatap et al.) in: the outer step is lr (w - mu) with lr near 1, not lr gamma (w - mu), which hardly moves. Differs
@@ -39,6 +41,7 @@ class EntropySGD(torch.optim.Optimizer):
         noise: float = 1e-4,
         share: float = 0.75,
         weight_decay: float = 0.0,
+        generator: torch.Generator | None = None,
     ) -> None:
         fields = {"step": step, "gamma": gamma, "growth": growth, "noise": noise, "share": share}
         fields |= {"lr": lr, "weight_decay": weight_decay}
@@ -49,6 +52,8 @@ class EntropySGD(torch.optim.Optimizer):
                 allowed = "a finite number above 0" if name == "step" else "a finite number >= 0"
                 raise UserError(f"Entropy-SGD: {name} {value}; allowed: {allowed}")
         super().__init__(params, {"steps": steps, **fields})
+        device = next(p.device for group in self.param_groups for p in group["params"])
+        self.generator = generator or derive(0, "entropy-sgd", device=device)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]  # it cannot do without a closure
@@ -61,7 +66,7 @@ class EntropySGD(torch.optim.Optimizer):
                 with torch.enable_grad():
                     loss = closure()
                 for (p, group), center, average, pull in zip(moved, centers, averages, pulls, strict=True):
-                    _langevin(p, group, center, pull)
+                    _langevin(p, group, center, pull, self.generator)
                     average.lerp_(p, group["share"])
         except BaseException:
             for (p, _), center in zip(moved, centers, strict=True):
@@ -84,7 +89,7 @@ def _pull(group: dict[str, Any], age: float) -> float:
     return float(gamma * math.exp(min(age * math.log1p(group["growth"]), math.log(most / gamma)))) if gamma else 0.0
 
 
-def _langevin(p: Tensor, group: dict[str, Any], center: Tensor, pull: float) -> None:
+def _langevin(p: Tensor, group: dict[str, Any], center: Tensor, pull: float, generator: torch.Generator) -> None:
     drift = (p - center).mul_(pull)
     if group["weight_decay"]:
         drift.add_(p, alpha=group["weight_decay"])
@@ -92,4 +97,5 @@ def _langevin(p: Tensor, group: dict[str, Any], center: Tensor, pull: float) -> 
         drift.add_(p.grad)
     p.sub_(drift.mul_(group["step"]))
     if group["noise"]:
-        p.add_(torch.randn_like(p), alpha=(2 * group["step"]) ** 0.5 * group["noise"])
+        noise = torch.empty_like(p).normal_(generator=generator)
+        p.add_(noise, alpha=(2 * group["step"]) ** 0.5 * group["noise"])

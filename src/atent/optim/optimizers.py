@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field
@@ -19,6 +19,13 @@ class Optimizer(Protocol):
     def lr(self) -> float: ...
 
     def __call__(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer: ...
+
+
+@runtime_checkable
+class Drawing(Protocol):
+    """A torch optimizer that draws random numbers: `train_step` sets its generator to that of the batch."""
+
+    generator: torch.Generator
 
 
 @method
@@ -51,7 +58,7 @@ class Adam:
 
 @method
 class Entropy:
-    """Entropy-SGD, `atent.entropy_sgd.EntropySGD`: Langevin steps on the weights, then a step to their average."""
+    """Entropy-SGD, `atent.EntropySGD`: Langevin steps on the weights, then a step to their average."""
 
     lr: Size = 1.0
     steps: Count = 5

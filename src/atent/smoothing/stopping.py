@@ -94,16 +94,16 @@ class Smoothing:
         for radius in self.radii or ():
             if not (math.isfinite(radius) and radius >= 0):
                 raise UserError(f"radius {radius:g}; allowed: finite numbers >= 0")
-        self.check_reach(self.radii or ())
+        self.check_radii(self.radii or ())
 
     @property
-    def reach(self) -> float:
+    def largest_radius(self) -> float:
         """The largest radius that n and alpha allow."""
         return largest_radius(self.sigma, self.n, self.alpha)
 
-    def check_reach(self, radii: Sequence[float]) -> None:
+    def check_radii(self, radii: Sequence[float]) -> None:
         """Refuse n and alpha that can only abstain, or with which a radius could never be proven."""
-        if self.reach < 0:
+        if self.largest_radius < 0:
             fewest = draws_for(0.0, self.sigma, self.alpha)
             raise UserError(f"n {self.n} at alpha {self.alpha:g} can only abstain; allowed: n of {fewest:,} or more")
         far = max(radii, default=0.0)
@@ -111,7 +111,7 @@ class Smoothing:
             needed = f"n of {fewest:,} or more" if math.isfinite(fewest) else "a larger sigma"
             raise UserError(
                 f"radius {far:.4g} is out of reach: with sigma {self.sigma:g}, n {self.n:,} and alpha {self.alpha:g} "
-                f"the largest is {self.reach:.4g} even if every draw agrees; it needs {needed}"
+                f"the largest is {self.largest_radius:.4g} even if every draw agrees; it needs {needed}"
             )
 
     @cached_property

@@ -14,9 +14,9 @@ from atent.data.published import SOURCES
 from atent.defenses import Remembering
 from atent.errors import Interrupted, UserError
 from atent.evaluation.attack import attack_images
-from atent.machine import environment, memory
-from atent.models import Standardize
+from atent.machine import environment, ram_bytes
 from atent.models.build import OBJECT, build_model
+from atent.models.standardize import Standardized
 from atent.models.weights import freeze, load_weights
 from atent.optim.averaging import averaged
 from atent.progress import progress, stop_requests
@@ -26,7 +26,7 @@ from atent.storage.files import alone, save_tensors, write_rows
 from atent.storage.rows import clean_rate, robust_rate
 from atent.storage.run import Run
 from atent.training.alarms import collapsed
-from atent.training.options import How
+from atent.training.options import TrainingOptions
 from atent.training.state import Epoch, State, score
 from atent.training.step import NotFiniteError, train_step
 from atent.training.tensorboard import Draw, board, no_board
@@ -38,7 +38,7 @@ def fit(
     *,
     data_dir: Path | str | None = None,
     model: nn.Module | None = None,
-    how: How = How(),  # noqa: B008 (it is frozen)
+    how: TrainingOptions = TrainingOptions(),  # noqa: B008 (it is frozen)
 ) -> Run:
     """Train by the recipe into the folder `out`; called again, go on from its last checkpoint.
 
@@ -59,7 +59,7 @@ def fit(
     )
     train, held = hold_out(data.images("train"), recipe.validation, derive(recipe.seed, "hold-out"))
     held = held.take(slice(recipe.monitor_examples)).in_memory()
-    stream = train.nbytes > memory() / 4 if how.stream is None else how.stream
+    stream = train.nbytes > ram_bytes() / 4 if how.stream is None else how.stream
     if not stream:
         train = train.in_memory()
     state = _fresh_state(recipe, train, model, how.device)
@@ -71,7 +71,9 @@ def fit(
     return run
 
 
-def _fit(state: State, recipe: Recipe, data: DataSet, train: Images, held: Images, run: Run, how: How) -> None:
+def _fit(
+    state: State, recipe: Recipe, data: DataSet, train: Images, held: Images, run: Run, how: TrainingOptions
+) -> None:
     if run.recipe_file.exists():
         recipe.check_same(recipe_of(run), run.folder)
     run.begin(recipe.model_dump(mode="json"), environment(), data.record)
@@ -108,7 +110,7 @@ def make_model(recipe: Recipe, images: Images, network: nn.Module | None = None)
         return built
     known = SOURCES.get(recipe.data)
     mean, std = (known.mean, known.std) if known else images.mean_and_std()
-    return nn.Sequential(Standardize(mean, std), built)
+    return Standardized(built, mean, std)
 
 
 def _fresh_state(recipe: Recipe, train: Images, network: nn.Module | None, device: torch.device | str) -> State:
@@ -116,14 +118,16 @@ def _fresh_state(recipe: Recipe, train: Images, network: nn.Module | None, devic
     model = make_model(recipe, train, network).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     freeze(model, recipe.freeze)
     average = averaged(model, recipe.averaging) if recipe.averaging else None
-    defense = recipe.make_defense()
+    defense, optimizer, _ = recipe.methods
     memory = defense.new_memory(len(train)) if isinstance(defense, Remembering) else None
-    return State(model, recipe.make_optimizer()(model.parameters()), average, memory)
+    return State(model, optimizer(model.parameters()), average, memory)
 
 
-def _train_epoch(state: State, recipe: Recipe, train: Images, per_epoch: int, run: Run, how: How) -> Iterator[None]:
+def _train_epoch(
+    state: State, recipe: Recipe, train: Images, per_epoch: int, run: Run, how: TrainingOptions
+) -> Iterator[None]:
     """Train the rest of the epoch, yielding after every batch; the state is saved every now and then."""
-    defense, threat, optimizer = recipe.make_defense(), recipe.make_threat(), recipe.make_optimizer()
+    (defense, optimizer, _), threat = recipe.methods, recipe.make_threat()
     order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))[state.batch :]
     saved = began = time.monotonic()
     pause = 60 * how.checkpoint_minutes
@@ -161,7 +165,9 @@ def _train_epoch(state: State, recipe: Recipe, train: Images, per_epoch: int, ru
         yield
 
 
-def _finish_epoch(state: State, recipe: Recipe, train: Images, held: Images, run: Run, how: How, draw: Draw) -> None:
+def _finish_epoch(
+    state: State, recipe: Recipe, train: Images, held: Images, run: Run, how: TrainingOptions, draw: Draw
+) -> None:
     """Log the epoch, measure robust accuracy on held-out images, keep the best and the last."""
     tally = state.tally
     row: Epoch = {
@@ -174,7 +180,7 @@ def _finish_epoch(state: State, recipe: Recipe, train: Images, held: Images, run
     }
     if len(held):
         batches = attack_images(
-            state.result, held, recipe.make_monitor(), recipe.make_threat(), seed=recipe.seed, device=how.device
+            state.result, held, recipe.methods.monitor, recipe.make_threat(), seed=recipe.seed, device=how.device
         )
         rows = [row for batch in batches for row in batch]
         row |= {"clean": clean_rate(rows).value, "robust": robust_rate(rows).value, "examples": len(rows)}
@@ -211,7 +217,7 @@ def _finish_epoch(state: State, recipe: Recipe, train: Images, held: Images, run
         how.say(f"stopped early: no better epoch among the last {recipe.patience} (patience)")
 
 
-def _warn(state: State, train: Images, how: How) -> None:
+def _warn(state: State, train: Images, how: TrainingOptions) -> None:
     """Say once that the loss has stuck."""
     if not state.tally.warned:
         state.tally.warned = True

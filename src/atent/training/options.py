@@ -10,7 +10,7 @@ from atent.errors import UserError
 
 
 @dataclass(frozen=True)
-class How:
+class TrainingOptions:
     """How a training is run, as far as it does not change what comes out.
 
     A checkpoint is written every `checkpoint_minutes`, or every `checkpoint_batches`. Images in files are read ahead by

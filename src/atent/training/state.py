@@ -16,8 +16,8 @@ from typing_extensions import TypedDict
 from atent.data.images import Images
 from atent.defenses import Defense, Remembering
 from atent.errors import UserError
-from atent.methods import explain
-from atent.recipe import Choice, Recipe, parse_recipe
+from atent.methods import Choice, explain
+from atent.recipe import Recipe, parse_recipe
 from atent.storage.files import join_parts, load_tensors, save_tensors, take_part
 from atent.storage.run import Run
 from atent.training.alarms import RECENT, Tally, more_than

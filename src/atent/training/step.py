@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from atent.defenses import Defense, terms
 from atent.losses import cross_entropy
+from atent.optim.optimizers import Drawing
 from atent.threat import Threat
 
 
@@ -38,11 +39,14 @@ def train_step(
 ) -> Step:
     """One step on one batch; each loss term is back-propagated as it comes, so only one graph is alive.
 
-    An optimizer that asks for several gradients (Entropy-SGD) gets them, the defense searching anew each time. Where
-    the loss or its gradient is not finite, `NotFiniteError` is raised and the weights are as before.
+    An optimizer that asks for several gradients (Entropy-SGD) gets them, the defense searching again each time; its own
+    random numbers come from the generator, too. Where the loss or its gradient is not finite, `NotFiniteError` is
+    raised and the weights are as before.
     """
     threat = Threat.parse(threat)
     set_training(model)
+    if isinstance(optimizer, Drawing):
+        optimizer.generator = generator
     total, first, term = 0.0, None, None  # of the gradient asked for last
 
     def differentiate() -> float:
