@@ -1,9 +1,11 @@
 """The fast gradient sign method: one step to the border of the ball."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import Objective, Points, ascend
+from atent.ascent import ascend
 from atent.attacks.early_stopping import until_broken
 from atent.attacks.protocols import named
 from atent.losses import LOSSES, LossName
@@ -24,13 +26,11 @@ class Fgsm:
     loss: LossName = "cross-entropy"
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         return named("FGSM", self)
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
-        def search(objective: Objective, x: Tensor) -> Points:
-            return ascend(objective, x, threat, steps=1, reach=1, start="center", generator=generator)
-
-        return until_broken(model, x, y, threat, loss=LOSSES[self.loss], restarts=1, search=search)
+        search = partial(ascend, steps=1, reach=1, start="center")
+        return until_broken(model, x, y, threat, generator, search, loss=LOSSES[self.loss])

@@ -4,7 +4,7 @@ After Carlini et al. 2019, https://arxiv.org/abs/1902.06705, and Athalye et al. 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,9 +15,11 @@ from atent.ascent import ascend, input_gradient
 from atent.attacks import Attack, Pgd
 from atent.attacks.random_search import QUERIES, search_blindly
 from atent.data.images import Images
+from atent.evaluation.target import Target
 from atent.losses import Loss, cross_entropy, margin
-from atent.network import borrowed, predict
+from atent.network import borrowed, predict, repeat
 from atent.randomness import derive
+from atent.smoothing.smoothed import Smoothed
 from atent.threat import Threat
 
 EXAMPLES = 100
@@ -63,7 +65,18 @@ def check_network(
         if not right.any():
             return ["none of the first images is classified right, so there is nothing to check"]
         sample = Sample(model, x[right], y[right], threat, seed, other)
-        return [*check_outputs(sample), *check_randomness(sample), *check_gradients(sample), *check_attacks(sample)]
+        # A smoothed network gives log-probabilities of random noise by its definition.
+        odd = [] if isinstance(model, Smoothed) else [*check_outputs(sample), *check_randomness(sample)]
+        return [*odd, *check_gradients(sample), *check_attacks(sample)]
+
+
+def check_target(
+    target: Target, threats: Iterable[Threat], *, other: nn.Module | None = None, seed: int = 0, device: torch.device
+) -> Iterator[tuple[Threat, list[str]]]:
+    """What is suspicious at the largest radius of each norm."""
+    largest = {threat.norm: threat for threat in sorted(threats, key=lambda threat: threat.eps)}
+    for threat in largest.values():
+        yield threat, check_network(target.network, target.images, threat, other=other, seed=seed, device=device)
 
 
 def check_range(model: nn.Module, images: Images, device: torch.device | str = "cpu") -> list[str]:
@@ -96,17 +109,14 @@ def check_outputs(sample: Sample) -> Iterator[str]:
         )
 
 
-@torch.no_grad()
 def check_randomness(sample: Sample) -> Iterator[str]:
     """A random network must be attacked in the mean over its randomness."""
-    first, second = sample.model(sample.x), sample.model(sample.x)
-    change = float((first - second).abs().max() / first.abs().max().clamp_min(1e-30))
-    if change > 1e-4:
-        flips = int((first.argmax(1) != second.argmax(1)).sum())
+    found = repeat(sample.model, sample.x)
+    if found.random:
         yield (
-            f"two passes over the same {len(first)} images differ by {100 * change:.2g} % of the largest logit and in "
-            f"{flips} predictions: the network is random, so a point that failed once may succeed, and single "
-            "gradients mislead; average gradients over passes (autoattack with version=rand)"
+            f"two passes over the same {len(sample.x)} images differ by {100 * found.change:.2g} % of the largest "
+            f"logit and in {found.flips} predictions: the network is random, so a point that failed once may succeed, "
+            "and single gradients mislead; average gradients over passes (autoattack with version=rand)"
         )
 
 
