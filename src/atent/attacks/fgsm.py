@@ -15,7 +15,7 @@ from atent.threat import Threat
 
 @method
 class Fgsm:
-    """FGSM: one step of eps from x. Weak; beside PGD it shows whether a defense only hides its gradients.
+    """FGSM: one step of eps from x. Weak; compared with PGD it shows whether a defense only hides its gradients.
 
         x' = x + eps d(grad loss),   d the sign (linf) or the unit gradient (l2)
 

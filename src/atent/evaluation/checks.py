@@ -28,7 +28,7 @@ NOTABLE = 0.02  # of the images: two of a hundred may be chance
 
 @dataclass(frozen=True)
 class Sample:
-    """Images that the network has right, with the network, and perhaps another one to make points on."""
+    """Images that the network classifies correctly, with the network, and perhaps another one to make points on."""
 
     model: nn.Module
     x: Tensor
@@ -38,7 +38,7 @@ class Sample:
     other: nn.Module | None = None
 
     def left(self, attack: Attack, threat: Threat | None = None) -> Tensor:
-        """Which images an attack leaves right."""
+        """Which images are still classified correctly under an attack."""
         generator = derive(self.seed, "checks", device=self.x.device)
         points = attack(self.model, self.x, self.y, threat or self.threat, generator)
         return predict(self.model, points) == self.y
@@ -139,16 +139,16 @@ def check_attacks(sample: Sample) -> Iterator[str]:
     many, by_margin = sample.left(Pgd(steps=20)), sample.left(Pgd(steps=20, loss="margin"))
     if float(many.float().mean() - once.float().mean()) > NOTABLE:
         yield (
-            f"one step breaks more than twenty: {int(once.sum())} of {count} images stay right under FGSM, "
-            f"{int(many.sum())} under PGD-20: the gradient leads astray after the first step (gradient masking)"
+            f"one step breaks more than twenty: {int(once.sum())} of {count} images withstand FGSM, "
+            f"{int(many.sum())} PGD-20: the gradient leads astray after the first step (gradient masking)"
         )
     everything = _everything(sample)
     far = float(sample.left(Pgd(steps=40, loss="margin"), everything).float().mean())
     most = float(sample.y.bincount().max() / count)
     if far > most + NOTABLE:
         yield (
-            f"{100 * far:.0f} % of {count} images stay right under PGD-40 at {everything}, a radius at which every "
-            f"image can be made the same grey, so at most {100 * most:.0f} % can be: the attack fails there, and may "
+            f"{100 * far:.0f} % of {count} images withstand PGD-40 at {everything}, a radius at which every "
+            f"image can be made the same grey, so at most {100 * most:.0f} % can: the attack fails there, and may "
             f"at {sample.threat} too"
         )
     white = many & by_margin
@@ -156,7 +156,7 @@ def check_attacks(sample: Sample) -> Iterator[str]:
     if float((white & ~blind).sum()) > NOTABLE * count:
         yield (
             f"a random search of {QUERIES} queries without gradients breaks {int((white & ~blind).sum())} of the "
-            f"{int(white.sum())} images that PGD-20 left right: gradients are masked, and figures of gradient attacks "
+            f"{int(white.sum())} images that withstood PGD-20: gradients are masked, and figures of gradient attacks "
             "flatter"
         )
     if sample.other is None:
@@ -165,7 +165,7 @@ def check_attacks(sample: Sample) -> Iterator[str]:
     if float((white & ~carried).sum()) > NOTABLE * count:
         yield (
             f"points that PGD-20 made on the other network break {int((white & ~carried).sum())} of the "
-            f"{int(white.sum())} images that PGD-20 on this one left right: its gradients are masked, and figures of "
+            f"{int(white.sum())} images that withstood PGD-20 on this one: its gradients are masked, and figures of "
             "gradient attacks flatter"
         )
 
@@ -177,7 +177,7 @@ def _everything(sample: Sample) -> Threat:
 
 
 def transfer(sample: Sample, other: nn.Module, among: Tensor) -> Tensor:
-    """Which images stay right at every point that PGD-20 on cross-entropy and on the margin passes on another network.
+    """Which images withstand every point of PGD-20's paths on another network, on cross-entropy and on the margin.
 
     Those not `among` are not tried. A path does not end where it breaks the other network: such points carry least far.
     """
