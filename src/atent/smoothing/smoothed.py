@@ -30,7 +30,7 @@ class Smoothed(nn.Module):
         self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Log-probabilities; every call draws anew, the same in every process."""
+        """Log-probabilities; every call draws new noise, the same in every process."""
         self.calls += 1
         generator = derive(self.seed, "smoothed", self.calls, device=x.device)
         noise = normal_noise(x, self.draws, self.sigma, generator)
