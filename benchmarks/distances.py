@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from atent.attacks import CwL2, make_attack
+from atent.attacks import CwL2, MinimalAttack, make_attack
+from atent.attacks.protocols import title_of
 from atent.data.images import evaluation_batches
 from atent.evaluation.attack import check_points
 from atent.evaluation.target import Target, open_target
@@ -38,13 +39,14 @@ PAIRS: list[tuple[dict[str, object], Threat, list[dict[str, object]]]] = [
 def distances(target: Target, settings: dict[str, object], threat: Threat, batch: int) -> Tensor:
     """How far the point is that the attack finds for each image that is right; infinite where there is none."""
     attack, found = make_attack(settings), []
+    assert isinstance(attack, MinimalAttack)
     for part in evaluation_batches(len(target.images), batch):
         x, y = target.images.batch(part)
         with borrowed(target.network):
             right = predict(target.network, x) == y
             x, y = x[right], y[right]
-            points = attack.nearest(target.network, x, y, threat, torch.Generator().manual_seed(0))  # type: ignore[attr-defined]
-            size, _ = check_points(points, x, threat, attack.label, part.start, minimal=True)
+            points = attack.nearest(target.network, x, y, threat, torch.Generator().manual_seed(0))
+            size, _ = check_points(points, x, threat, title_of(attack), part.start, minimal=True)
             found.append(torch.where(predict(target.network, points) != y, size, float("inf")))
     return torch.cat(found)
 
@@ -70,8 +72,9 @@ def main() -> None:
             found = distances(target, settings, threat, options.batch)
             middle, share = float(found.median()), float(found.isfinite().float().mean())
             mine = middle if settings is ours else mine
+            title = title_of(make_attack(settings))
             print(
-                f"{threat.norm:6}{middle:8.4f}{100 * share:9.1f}{mine / middle:12.3f}   {make_attack(settings).label}",
+                f"{threat.norm:6}{middle:8.4f}{100 * share:9.1f}{mine / middle:12.3f}   {title}",
                 flush=True,
             )
 

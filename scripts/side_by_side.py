@@ -21,6 +21,7 @@ from typing import Any
 from equal_budget import JUDGED, images_of, judged, passes_of, recipe_for, time_of
 
 from atent.attacks import make_attack
+from atent.attacks.protocols import title_of
 from atent.evaluation.attack import attack_target
 from atent.evaluation.target import open_target
 from atent.machine import prepare
@@ -106,7 +107,7 @@ def collect(out: Path, kept: Path) -> None:
 
 def reached(folder: Path) -> Result | None:
     """What PGD-40 left of a network, if it has met all test images."""
-    label = make_attack(PGD).label
+    label = title_of(make_attack(PGD))
     return next((line for line in results(folder) if line.attack == label), None)
 
 

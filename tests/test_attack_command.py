@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from atent.attacks import make_attack
+from atent.attacks.protocols import title_of
 from atent.evaluation.suites import SUITES, suite_attacks
 from atent.report.tables import results
 from atent.threat import Threat
@@ -155,7 +156,7 @@ def test_an_engine_is_run_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_can_be_made(name: str, threat: str) -> None:
     attacks = suite_attacks(name, Threat.parse(threat))
-    assert len({make_attack(settings).label for settings in attacks}) == len(attacks)
+    assert len({title_of(make_attack(settings)) for settings in attacks}) == len(attacks)
 
 
 def test_the_papers_step_is_named_where_the_paper_names_it() -> None:
@@ -186,6 +187,10 @@ def test_the_papers_step_is_named_where_the_paper_names_it() -> None:
         ([*LINEAR, "--transfer", "my_networks:two"], ["tuple", "logits of shape (2, 10)"]),
         ([*LINEAR, "--transfer", "my_networks.py"], ["my_networks.py", ".safetensors"]),
         ([*LINEAR, "--transfer", "my_networks:linear", "--no-checks"], ["--transfer", "--no-checks"]),
+        ([*LINEAR, "--attack", "smooth-pgd"], ["smooth-pgd", "not smoothed", "--smooth"]),
+        ([*LINEAR, "--attack", "smooth-pgd", "--smooth", "0"], ["not smoothed", "--smooth"]),
+        ([*LINEAR, "--smooth", "nan"], ["sigma nan"]),
+        ([*LINEAR, "--attack", "cw-l2"], ["cw-l2", "linf:0.1", "l2 threats"]),
         (["my_networks:linear", *COMMON, "--attack", "torchattacks:PGD"], ["torchattacks:PGD"]),
         (["my_networks:linear", *COMMON, "--attack", "foolbox:Magic"], ["Magic", "LinfPGD"]),
         (["my_networks:linear", *COMMON, "--attack", "foolbox:LinfPGD", "--set", "stepz=1"], ["stepz", "rel_stepsize"]),

@@ -179,7 +179,7 @@ LINEAR = ["smooth_networks:linear", *COMMON]
         ([*LINEAR, "--sigma", ".12", "--n", "47000", "--threat", "linf:0.1"], ["2.8", "out of reach"]),
         ([*LINEAR, "--sigma", ".5", "--examples", "2001"], ["2001", "1 to 2000"]),
         ([*LINEAR, "--sigma", ".5", "--every", "2", "--examples", "1001"], ["1001", "1 to 1000"]),
-        (["smooth_networks:shaky", *COMMON, "--sigma", ".5"], ["two passes", "randomized already"]),
+        (["smooth_networks:shaky", *COMMON, "--sigma", ".5"], ["two passes", "randomized"]),
         (["smooth_networks:smoothed", *COMMON, "--sigma", ".5"], ["smoothed already"]),
         (["smooth_networks:spoilt", *COMMON, "--sigma", ".5"], ["NaN"]),
         (["smooth_networks:linear", "--sigma", ".5"], ["--data"]),

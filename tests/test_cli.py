@@ -80,14 +80,17 @@ def test_another_networks_rows_are_not_mixed_in(run: Path, tmp_path: Path) -> No
     assert not any(line.attack == "worst case" for line in lines)
 
 
-def test_another_way_to_judge_the_same_weights_is_not_mixed_in(run: Path, tmp_path: Path) -> None:
+def test_rows_of_the_smoothed_network_are_not_mixed_in(run: Path, tmp_path: Path) -> None:
     common = ["--examples", 6, "--set", "steps=2", "--threads", 1, "--out", tmp_path]
     assert atent("attack", run, *common) == 0
-    assert atent("attack", run, "--attack", "smooth-pgd", "--set", "draws=2", "--threat=l2:0.5", *common) == 0
+    for attack in ("smooth-pgd", "pgd"):
+        smooth = ["--smooth=0.25", "--draws=2", "--attack", attack]
+        assert atent("attack", run, *smooth, "--threat=l2:0.5", *common) == 0
     assert atent("attack", run, "--threat=l2:0.5", *common) == 0
     lines = results(tmp_path)
-    assert {line.run for line in lines} == {tmp_path.name, f"{tmp_path.name}, smoothed 0.25"}
-    assert not any(line.attack == "worst case" for line in lines)
+    smoothed = f"{tmp_path.name}, smoothed 0.25, 2 draws"
+    assert {line.run for line in lines} == {tmp_path.name, smoothed}
+    assert [line.run for line in lines if line.attack == "worst case"] == [smoothed]
 
 
 @pytest.mark.parametrize("folder", ["attack", "certify"])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from atent.attacks import make_attack
 from atent.attacks.external.autoattack import parts
 from atent.attacks.external.libraries import seeded
+from atent.attacks.protocols import title_of
 from atent.errors import UserError
 from atent.evaluation.attack import attack_batch, check_points
 from atent.models import Shape
@@ -111,7 +112,7 @@ def test_an_engine_of_another_norm_counts_only_within_the_radius() -> None:
 
 def test_settings_are_written_out_with_their_defaults() -> None:
     attack = make_attack({"name": "foolbox:LinfPGD", "steps": 5})
-    assert attack.label == "foolbox LinfPGD (steps 5)"
+    assert title_of(attack) == "foolbox LinfPGD (steps 5)"
     assert attack.settings["random_start"] is True  # type: ignore[attr-defined]
     assert attack.settings["steps"] == 5  # type: ignore[attr-defined]
 

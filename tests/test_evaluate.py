@@ -11,8 +11,9 @@ from atent.errors import UserError
 from atent.evaluation.attack import attack_batch, attack_images, attack_target, check_points
 from atent.evaluation.target import Target
 from atent.models import Shape
-from atent.network import predict
+from atent.network import predict, repeat
 from atent.report.tables import class_results, finished, result_lines, results, worst_case
+from atent.smoothing.smoothed import Smoothed
 from atent.storage.row_file import RowFile
 from atent.storage.rows import ATTACK, Row, median_distance, rate
 from atent.threat import Threat
@@ -109,7 +110,7 @@ class Away:
         return torch.where(x < 0.5, x + way, x - way)
 
     def __call__(self, *_: Any, **__: Any) -> Tensor:
-        raise AssertionError("judged by its nearest point")
+        raise AssertionError("evaluated at its nearest point")
 
 
 def test_a_minimal_attack_breaks_what_it_found_within_the_radius(tmp_path: Path) -> None:
@@ -131,6 +132,68 @@ def test_a_minimal_attack_breaks_what_it_found_within_the_radius(tmp_path: Path)
     (line,) = results(tmp_path)
     assert line.distance == pytest.approx(0.125)
     assert line.robust.value == 0.5
+
+
+@pytest.mark.parametrize(("names", "shown"), [(("title", "label"), "title"), (("label",), "label"), ((), "it")])
+def test_rows_have_the_title_of_a_users_attack(names: tuple[str, ...], shown: str, tmp_path: Path) -> None:
+    """Before it was `title`, it was `label`; an attack without a title goes by the name that it was made of."""
+
+    class Nothing:
+        def __call__(self, model: nn.Module, x: Tensor, *_: Any) -> Tensor:  # noqa: ARG002
+            return x
+
+    attack = type("Mine", (Nothing,), {name: name for name in names})()
+    assert RowFile(ATTACK, run(tmp_path, attack)).read().header["label"] == shown
+
+
+def test_rows_of_networks_smoothed_otherwise_are_not_joined(tmp_path: Path) -> None:
+    """Old rows say `judged`. Of the same network, only attacks on the same version of it make a worst case."""
+    ways: list[dict[str, Any]] = [
+        {},
+        {"judged": "smoothed 0.5"},
+        {"smooth": 0.5, "draws": 16},
+        {"smooth": 0.5, "draws": 4},
+        {"smooth": 0.25, "draws": 16},
+    ]
+    rows = [json.dumps(Row(index=k, label=1, clean=1, adversarial=1, size=0.0, robust=True)) for k in range(20)]
+    (tmp_path / "attack").mkdir()
+    for k, way in enumerate(ways):
+        (tmp_path / "attack" / f"{k}.jsonl").write_text("\n".join([json.dumps(HEADER | way), *rows]) + "\n")
+    names = ["", ", smoothed 0.25, 16 draws", ", smoothed 0.5", ", smoothed 0.5, 16 draws", ", smoothed 0.5, 4 draws"]
+    assert [met.run.removeprefix(tmp_path.name) for met in finished(tmp_path)] == names
+    assert all(line.attack == "PGD-2" for line in results(tmp_path))
+
+
+def test_a_smoothed_network_costs_its_draws_and_does_not_depend_on_earlier_batches() -> None:
+    smoothed, parts = Smoothed(small_network(), 1.0, draws=3), [slice(0, 10), slice(10, 20)]
+    first, second = (attack_batch(smoothed, IMAGES, part, Pgd(steps=2), THREATS[1]) for part in parts)
+    again = attack_batch(Smoothed(small_network(), 1.0, draws=3), IMAGES, parts[1], Pgd(steps=2), THREATS[1])
+    assert again.rows == second.rows
+    assert torch.equal(again.x_adv, second.x_adv)
+    # One pass to see which are right, one over eight images to see whether it is random, two steps.
+    assert (first.cost.forward, first.cost.backward) == (3 * (10 + 8 + 20), 3 * 20)
+
+
+def test_only_a_change_beyond_rounding_is_random() -> None:
+    """The figures are those of the change that is made between two passes."""
+
+    class Changing(nn.Module):
+        def __init__(self, change: float) -> None:
+            super().__init__()
+            self.change = change
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits = torch.tensor([[10.0, 9.0], [0.0, 2.0]]).repeat(len(x) // 2, 1)
+            logits[0, 1] += self.change
+            self.change = -self.change
+            return logits
+
+    x = torch.rand(4, 1, 6, 6)
+    small, large = repeat(Changing(1e-5), x), repeat(Changing(1.5), x)
+    assert small.change == pytest.approx(2e-6, rel=0.1)
+    assert (small.flips, small.random) == (0, False)
+    assert large.change == pytest.approx(0.3)
+    assert (large.flips, large.random) == (1, True)
 
 
 def test_tables_by_class_and_by_radius(tmp_path: Path) -> None:
@@ -198,7 +261,7 @@ def test_an_attack_cannot_move_what_it_is_measured_by() -> None:
     assert [row["label"] for row in rows] == IMAGES.y.tolist()
 
 
-def test_an_attack_is_judged_in_eval_mode_whatever_it_leaves_behind() -> None:
+def test_an_attack_is_evaluated_in_eval_mode_whatever_it_leaves_behind() -> None:
     (rows,) = attack_images(small_network(), IMAGES, LeavesTrainMode(0.0), THREATS[0])
     assert [row["adversarial"] for row in rows] == [row["clean"] for row in rows]
 

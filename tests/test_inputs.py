@@ -19,7 +19,7 @@ from atent.evaluation.suites import suite_attacks
 from atent.inputs import checked
 from atent.threat import Threat
 from atent.training.step import train_step
-from test_attacks import ONLY, quick
+from test_attacks import ONLY, attackable, quick
 from toys import generator, linear, small_batch, small_network
 
 Batch = tuple[Any, Any, Any]
@@ -31,7 +31,7 @@ def run(method: str, model: Any, x: Any, y: Any, threat: Any) -> list[Tensor]:
     """Call an attack or a defense of ours to its end; what it returned."""
     kind, name = method.split()
     if kind == "attack":
-        return [quick(name)(model, x, y, threat, generator())]
+        return [quick(name)(attackable(name, model), x, y, threat, generator())]
     torch.manual_seed(0)  # of dropout
     return [part for term in DEFENSES[name]()(model, x, y, threat, generator()) for part in term]
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from atent.attacks import CwL2, CwLinf, DeepFool, MinimalAttack
+from atent.attacks import CwL2, CwLinf, DeepFool, MinimalAttack, Pgd
 from atent.attacks.nearest import pull_back
+from atent.attacks.protocols import title_of
 from atent.errors import UserError
 from atent.losses import margin
 from atent.threat import Threat
@@ -101,7 +102,7 @@ def test_cw_points_are_as_sure_as_asked(confidence: float) -> None:
 @pytest.mark.parametrize(("attack", "threat"), [(CwL2(), THREATS[0]), (CwLinf(), THREATS[1])])
 def test_a_threat_of_another_norm_is_refused(attack: MinimalAttack, threat: Threat) -> None:
     model, (x, y) = small_network(), small_batch()
-    with pytest.raises(UserError, match=rf"{attack.label.lower()} with threat {threat}; allowed: l"):
+    with pytest.raises(UserError, match=rf"{title_of(attack).lower()} with threat {threat}; allowed: l"):
         attack(model, x, y, threat, generator())
 
 
@@ -125,3 +126,8 @@ def test_distances_are_no_larger_than_foolboxs(
     mine = ours.nearest(model, x, y, threat, generator())
     assert (model(mine).argmax(1) != y).all()
     assert threat.size(mine - x).median() <= 1.05 * threat.size(found - x).median()
+
+
+def test_minimal_attacks_are_known_by_their_method() -> None:
+    assert all(isinstance(attack, MinimalAttack) for attack, _ in MINIMAL)
+    assert not isinstance(Pgd(), MinimalAttack)

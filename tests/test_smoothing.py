@@ -1,6 +1,7 @@
 """A smoothed network with real draws: what it counts, says and certifies, how it is attacked and trained for."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,17 +9,24 @@ from scipy import stats
 from torch import Tensor, nn
 
 from atent.ascent import ascend, last, noise_for
-from atent.attacks import Pgd, SmoothPgd
+from atent.attacks import Attack, Pgd, SmoothPgd
+from atent.data.dataset import load
+from atent.data.images import hold_out
 from atent.defenses import Atent, Gaussian, SmoothAdv, Trades, TradesSmooth
 from atent.errors import UserError
 from atent.evaluation.attack import attack_images
+from atent.evaluation.target import open_target, smooth_target
 from atent.losses import cross_entropy
 from atent.models import Shape
+from atent.randomness import derive
+from atent.recipe import load_recipe, parse_recipe
 from atent.smoothing.bounds import ABSTAIN
 from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
 from atent.smoothing.smoothed import Smoothed
 from atent.smoothing.stopping import Smoothing
 from atent.threat import Threat
+from atent.training.fit import fit
+from short_runs import QUIET, tiny
 from toys import UNBOXED, generator, small_batch, small_network, stand_in, two_class_linear
 
 SIGMA = 0.5
@@ -203,21 +211,60 @@ def test_smooth_pgd_raises_the_smoothed_loss_more_than_pgd_on_the_network() -> N
     with torch.no_grad():
         y = smoothed(x).argmax(1)
     plain = Pgd(steps=10)(network, x, y, Threat("l2", 0.4), generator())
-    ours = SmoothPgd(steps=10, draws=16)(smoothed, x, y, Threat("l2", 0.4), generator())
+    ours = SmoothPgd(steps=10)(Smoothed(network, 0.3).eval(), x, y, Threat("l2", 0.4), generator())
     with torch.no_grad():
         losses = [float(cross_entropy(smoothed(point), y).mean()) for point in (x, plain, ours)]
     assert losses[0] < losses[1] < losses[2]
 
 
-def test_smooth_pgd_is_judged_by_the_smoothed_network() -> None:
+@pytest.mark.parametrize("attack", [SmoothPgd(steps=2), Pgd(steps=2)], ids=["smooth-pgd", "pgd"])
+def test_a_smoothed_network_is_attacked_and_evaluated_as_such(attack: Attack) -> None:
     network, images = small_network(dropout=0).eval(), stand_in(Shape((1, 6, 6), 3), 20)
-    attack = SmoothPgd(sigma=1.0, steps=2, draws=64)
-    rows = [row for batch in attack_images(network, images, attack, Threat("l2", 0.0)) for row in batch]
+    smoothed = Smoothed(network, 1.0, draws=64)
+    rows = [row for batch in attack_images(smoothed, images, attack, Threat("l2", 0.0)) for row in batch]
     x, _ = images.batch(slice(None))
     with torch.no_grad():
-        smoothed = Smoothed(network, 1.0, draws=64)(x).argmax(1).tolist()
-        assert smoothed != network(x).argmax(1).tolist()
-    assert [row["clean"] for row in rows] == smoothed
+        expected = Smoothed(network, 1.0, draws=64)(x).argmax(1).tolist()
+        assert expected != network(x).argmax(1).tolist()
+    assert [row["clean"] for row in rows] == expected
+
+
+def test_smooth_pgd_wants_a_smoothed_network() -> None:
+    model, (x, y) = small_network(), small_batch()
+    with pytest.raises(UserError, match=r"not smoothed; .*--smooth SIGMA"):
+        SmoothPgd()(model, x, y, Threat("l2", 0.4), generator())
+    with pytest.raises(UserError, match="monitor smooth-pgd needs a smoothed network; set smooth"):
+        tiny(monitor__name="smooth-pgd")
+
+
+def test_the_smoothed_network_is_evaluated_on_held_out_images_and_by_default_attacked(tmp_path: Path) -> None:
+    recipe = tiny(defense__name="standard", epochs=1, monitor_examples=100, smooth=2.0, monitor_draws=4)
+    run = fit(recipe, tmp_path / "run", how=QUIET)
+    target = open_target(run.folder, examples=5)
+    _, held = hold_out(load("mnist-small", "train"), recipe.validation, derive(recipe.seed, "hold-out"))
+    x, y = held.batch(slice(100))
+    with torch.no_grad():
+        plain, ours = (
+            float((network(x).argmax(1) == y).float().mean())
+            for network in (target.network, Smoothed(target.network, 2.0, draws=4).eval())
+        )
+    assert run.history()[0]["clean"] == pytest.approx(ours)
+    assert plain != ours
+    assert not isinstance(target.network, Smoothed)
+    by_default, other = smooth_target(target).network, smooth_target(target, 0.5, draws=7).network
+    assert isinstance(by_default, Smoothed)
+    assert isinstance(other, Smoothed)
+    assert (by_default.sigma, other.sigma, other.draws) == (2.0, 0.5, 7)
+    assert smooth_target(target, 0).network is target.network
+
+
+def test_a_recipe_with_the_noise_in_its_monitor_is_read() -> None:
+    """Such recipes are in runs of versions before the key `smooth`."""
+    new = load_recipe("mnist-smooth-gaussian")
+    table = new.model_dump(exclude={"smooth", "monitor_draws"})
+    table["monitor"] |= {"sigma": 0.5, "draws": 8}
+    assert parse_recipe(table, "an old run") == new
+    assert (new.smooth, new.monitor_draws) == (0.5, 8)
 
 
 def test_noisy_copies_keep_the_order_of_draws() -> None:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from atent.errors import UserError
 
+ROUNDING = 1e-4  # of the largest logit: sums in another order differ less, random networks more
+
 
 class Shape(NamedTuple):
     """The shape (channels, height, width) of an image and the number of classes."""
@@ -87,10 +89,27 @@ def answers(model: nn.Module, x: Tensor) -> Tensor:
     return logits
 
 
-def repeats_itself(model: nn.Module, x: Tensor, logits: Tensor) -> bool:
-    """Whether it says the same of the first eight images again, but for rounding: a random network does not."""
-    again = answers(model, x[:8])
-    return bool((again - logits[:8]).abs().max() <= 1e-4 * again.abs().max())
+class Repeat(NamedTuple):
+    """How a second pass over the same images differs from the first.
+
+    `change` is the largest difference of logits, as a share of the largest logit; `flips` counts other predictions.
+    """
+
+    change: float
+    flips: int
+
+    @property
+    def random(self) -> bool:
+        """Whether the network answers randomly: the change is more than rounding."""
+        return self.change > ROUNDING
+
+
+def repeat(model: nn.Module, x: Tensor, first: Tensor | None = None) -> Repeat:
+    """Pass the images through the model twice, or once if the `first` logits are given, and compare the logits."""
+    first = answers(model, x) if first is None else first
+    again = answers(model, x)
+    change = (again - first).abs().max() / again.abs().max().clamp_min(1e-30)
+    return Repeat(float(change), int((again.argmax(1) != first.argmax(1)).sum()))
 
 
 def predict(model: nn.Module, x: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from atent.errors import UserError, unknown
 from atent.methods import (
     Choice,
     Count,
+    Scale,
     chosen_by,
     defaults,
     explain,
@@ -77,8 +78,20 @@ class Recipe(BaseModel):
     schedule: Schedule = Schedule()
     monitor: dict[str, Any] = {"name": "pgd", "steps": 20}
     monitor_examples: Count = 1000
+    smooth: Scale = 0.0
+    monitor_draws: Count = 16
     choose: Choice | None = None
     patience: Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_smoothing(cls, table: Any) -> Any:
+        """Recipes without the key `smooth` have sigma and draws in the table of the monitor smooth-pgd."""
+        monitor = table.get("monitor") if isinstance(table, Mapping) and "smooth" not in table else None
+        if not isinstance(monitor, Mapping) or monitor.get("name") != "smooth-pgd" or "sigma" not in monitor:
+            return table
+        kept = {key: value for key, value in monitor.items() if key not in ("sigma", "draws")}
+        return {**table, "monitor": kept, "smooth": monitor["sigma"], "monitor_draws": monitor.get("draws", 16)}
 
     @field_validator("threat", mode="after")
     @classmethod
@@ -114,6 +127,8 @@ class Recipe(BaseModel):
     def _settings_go_together(self) -> "Recipe":
         if self.patience is not None and self.validation == 0:
             raise UserError(f"patience = {self.patience} needs held-out images, but validation = 0")
+        if self.monitor["name"] == "smooth-pgd" and self.smooth == 0:
+            raise UserError("monitor smooth-pgd needs a smoothed network; set smooth, the noise's standard deviation")
         if self.reset and self.weights is None:
             raise UserError(f"reset = {list(self.reset)} needs weights to start from; --weights FILE names them")
         return self

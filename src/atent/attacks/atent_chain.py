@@ -1,9 +1,11 @@
 """ATENT's Langevin chain used as an attack (paper, Table 6)."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import Objective, Points, ascend, solved_pull
+from atent.ascent import ascend, solved_pull
 from atent.attacks.early_stopping import until_broken
 from atent.attacks.protocols import named
 from atent.losses import cross_entropy
@@ -32,7 +34,7 @@ class AtentChain:
     project: Projection = "last"
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         times = f"x{self.restarts}" if self.restarts > 1 else ""
         return named(f"ATENT-{self.steps}{times}", self, said=("steps", "restarts"))
 
@@ -43,20 +45,6 @@ class AtentChain:
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
-        def search(objective: Objective, x: Tensor) -> Points:
-            return ascend(
-                objective,
-                x,
-                threat,
-                steps=self.steps,
-                step=self.step,
-                reach=self.reach,
-                start=self.start,
-                noise=self.noise,
-                pull=self.pull,
-                direction=self.direction,
-                project=self.project,
-                generator=generator,
-            )
-
-        return until_broken(model, x, y, threat, loss=cross_entropy, restarts=self.restarts, search=search)
+        noisy = partial(ascend, noise=self.noise, pull=self.pull, direction=self.direction, project=self.project)
+        search = partial(noisy, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
+        return until_broken(model, x, y, threat, generator, search, loss=cross_entropy, restarts=self.restarts)

@@ -36,19 +36,19 @@ class CwL2:
     confidence: Scale = 0.0
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         return named("CW-l2", self)
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
-    ) -> Tensor:
-        return nearest_within(self, model, x, y, threat, generator)
+    __call__ = nearest_within
+
+    def check(self, model: nn.Module, threat: Threat) -> None:  # noqa: ARG002
+        only_norm("l2", threat, "cw-l2")
 
     def nearest(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
         with checked(model, x, y, threat) as threat, borrowed(model):
-            only_norm("l2", threat, "cw-l2")
+            self.check(model, threat)
             found = x.clone()
             left = still_right(model, x, y).nonzero().squeeze(1)
             if len(left) == 0:

@@ -34,24 +34,20 @@ class CwLinf:
     precision: Fraction = 0.01
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         return named("CW-linf", self)
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
-    ) -> Tensor:
-        return nearest_within(self, model, x, y, threat, generator)
+    __call__ = nearest_within
+
+    def check(self, model: nn.Module, threat: Threat) -> None:  # noqa: ARG002
+        only_norm("linf", threat, "cw-linf")
 
     def nearest(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat | str,
-        generator: torch.Generator,  # noqa: ARG002
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
+        del generator  # nothing here is random
         with checked(model, x, y, threat) as threat, borrowed(model):
-            only_norm("linf", threat, "cw-linf")
+            self.check(model, threat)
             found = x.clone()
             left = still_right(model, x, y).nonzero().squeeze(1)
             failed = torch.zeros(len(x), device=x.device)

@@ -29,22 +29,15 @@ class DeepFool:
     candidates: Count = 10
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         return named("DeepFool", self)
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
-    ) -> Tensor:
-        return nearest_within(self, model, x, y, threat, generator)
+    __call__ = nearest_within
 
     def nearest(
-        self,
-        model: nn.Module,
-        x: Tensor,
-        y: Tensor,
-        threat: Threat | str,
-        generator: torch.Generator,  # noqa: ARG002
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
+        del generator  # nothing here is random
         with checked(model, x, y, threat) as threat, borrowed(model):
             found = x.clone()
             left = still_right(model, x, y).nonzero().squeeze(1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,24 +11,34 @@ from atent.ascent import Objective, Points
 from atent.attacks.protocols import within
 from atent.inputs import checked
 from atent.losses import Loss
-from atent.network import answers, borrowed, repeats_itself
+from atent.network import answers, borrowed, repeat
 from atent.threat import Threat
 
 Search = Callable[[Objective, Tensor], Points]
 
 
 def until_broken(
-    model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, *, loss: Loss, restarts: int, search: Search
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat | str,
+    generator: torch.Generator,
+    search: Callable[..., Points],
+    *,
+    loss: Loss,
+    restarts: int = 1,
 ) -> Tensor:
-    """Repeat `search` on the examples that are still right; an example is robust only if every restart fails.
+    """Repeat `search`, such as `ascend`, on the examples that are still right.
 
+    An example is robust only if every restart fails.
     Examples that are wrong from the start come back as they are: an attack cannot repair them. On a random network,
     where a single answer says little, every example is attacked to the end of each path.
     """
     with checked(model, x, y, threat) as threat, borrowed(model):
+        search = partial(search, threat=threat, generator=generator)
         x_adv = x.clone()
         logits = answers(model, x)
-        steady = repeats_itself(model, x, logits)
+        steady = not repeat(model, x[:8], logits[:8]).random
         left = ((logits.argmax(1) == y) | (not steady)).nonzero().squeeze(1)
         for restarts_after in reversed(range(restarts)):
             if len(left) == 0:

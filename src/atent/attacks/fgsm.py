@@ -1,11 +1,12 @@
 """The fast gradient sign method: one step to the border of the ball."""
 
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import Objective, Points, ascend
+from atent.ascent import ascend
 from atent.attacks.early_stopping import until_broken
 from atent.attacks.protocols import named
 from atent.losses import LOSSES, LossName
@@ -15,7 +16,7 @@ from atent.threat import Threat
 
 @method
 class Fgsm:
-    """FGSM: one step of eps from x. Weak; beside PGD it shows whether a defense only hides its gradients.
+    """FGSM: one step of eps from x. Weak; compared with PGD it shows whether a defense only hides its gradients.
 
         x' = x + eps d(grad loss),   d the sign (linf) or the unit gradient (l2)
 
@@ -27,13 +28,11 @@ class Fgsm:
     single_step: ClassVar[bool] = True
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         return named("FGSM", self)
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
-        def search(objective: Objective, x: Tensor) -> Points:
-            return ascend(objective, x, threat, steps=1, reach=1, start="center", generator=generator)
-
-        return until_broken(model, x, y, threat, loss=LOSSES[self.loss], restarts=1, search=search)
+        search = partial(ascend, steps=1, reach=1, start="center")
+        return until_broken(model, x, y, threat, generator, search, loss=LOSSES[self.loss])

@@ -1,16 +1,11 @@
 """The nearest misclassified point: what it is worth in a threat, and how it is moved to the boundary."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from atent.attacks.protocols import MinimalAttack, within
 from atent.losses import margin
 from atent.threat import Threat, over_pixels
-
-if TYPE_CHECKING:
-    pass
 
 
 def nearest_within(

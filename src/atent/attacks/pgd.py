@@ -1,9 +1,11 @@
 """Projected gradient descent, the standard attack."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import Objective, Points, ascend
+from atent.ascent import ascend
 from atent.attacks.early_stopping import until_broken
 from atent.attacks.protocols import named
 from atent.losses import LOSSES, LossName
@@ -33,23 +35,12 @@ class Pgd:
     loss: LossName = "cross-entropy"
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         times = f"x{self.restarts}" if self.restarts > 1 else ""
         return named(f"PGD-{self.steps}{times}", self, said=("steps", "restarts"))
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
-        def search(objective: Objective, x: Tensor) -> Points:
-            return ascend(
-                objective,
-                x,
-                threat,
-                steps=self.steps,
-                step=self.step,
-                reach=self.reach,
-                start=self.start,
-                generator=generator,
-            )
-
-        return until_broken(model, x, y, threat, loss=LOSSES[self.loss], restarts=self.restarts, search=search)
+        search = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
+        return until_broken(model, x, y, threat, generator, search, loss=LOSSES[self.loss], restarts=self.restarts)

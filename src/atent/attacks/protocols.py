@@ -1,7 +1,7 @@
 """What an attack is, and what all of them share."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +14,17 @@ if TYPE_CHECKING:
 
 
 class Attack(Protocol):
-    """Looks for a misclassified image inside the threat around each x; the model comes back as it was."""
+    """Looks for a misclassified image inside the threat around each x; the model comes back as it was.
 
-    @property
-    def label(self) -> str:
-        """How tables call it."""
-        ...
+    It may have a `title`, the name that tables show.
+    """
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         """Return x_adv, one point of the threat for each x."""
         ...
 
 
+@runtime_checkable
 class MinimalAttack(Attack, Protocol):
     """An attack that looks for the closest misclassified image, whatever the radius."""
 
@@ -34,8 +33,25 @@ class MinimalAttack(Attack, Protocol):
         ...
 
 
+@runtime_checkable
+class Selective(Protocol):
+    """An attack that is not defined for every network and threat."""
+
+    def check(self, model: nn.Module, threat: Threat) -> None:
+        """Raise a UserError if it is not defined for these."""
+        ...
+
+
+def title_of(attack: object, otherwise: str = "") -> str:
+    """The name that tables show: the attack's `title`, or its `label` as that was called before 0.2, or the other."""
+    for key in ("title", "label"):
+        if found := getattr(attack, key, None):
+            return str(found)
+    return otherwise or type(attack).__name__
+
+
 def named(short: str, attack: "DataclassInstance", said: tuple[str, ...] = ()) -> str:
-    """A label: the short name, then every field that is neither in it nor at its default."""
+    """A title: the short name, then every field that is neither in it nor at its default."""
     changed = [
         f"{field.name} {getattr(attack, field.name)}"
         for field in dataclasses.fields(attack)

@@ -14,7 +14,7 @@ QUERIES = 300
 
 @torch.no_grad()
 def search_blindly(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, among: Tensor, seed: int) -> Tensor:
-    """Which images stay right under random changes of a square each, kept where the margin grows.
+    """Which images are still classified correctly under random changes of a square each, kept where the margin grows.
 
     Those not `among` are not tried. A small relative of Square: Andriushchenko et al. 2020,
     https://arxiv.org/abs/1912.00049.

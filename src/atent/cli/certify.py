@@ -2,20 +2,17 @@
 
 import math
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from atent.cli.options import DataDir, DataName, Device, ModelName, Threads, Trust
+from atent.cli.options import TargetOptions, takes_target
 from atent.errors import UserError
 
 
+@takes_target
 def certify(
-    target: Annotated[
-        str,
-        typer.Argument(help="A run folder, a weights file with --model, or package.module:function with --data."),
-    ],
+    target: TargetOptions,
     sigma: Annotated[float, typer.Option(help="Standard deviation of the noise, in pixels.")],
     n: Annotated[
         int, typer.Option("--n", help="Draws of the noise that bound the class's probability, at most.")
@@ -38,26 +35,15 @@ def certify(
     every: Annotated[int, typer.Option(help="Take every K-th test image.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     batch: Annotated[int, typer.Option(help="Noisy copies at once, rounded down to hundreds.", min=1)] = 1000,
-    out: Annotated[Path | None, typer.Option(help="Folder for the rows. Default: the run's, or a new one.")] = None,
-    data: DataName = None,
-    data_dir: DataDir = None,
-    resize: Annotated[
-        int | None, typer.Option(help="Crop and scale own images to N x N. Default: as in training.", min=1)
-    ] = None,
-    model: ModelName = None,
-    trust: Trust = False,
-    device: Device = "cpu",
-    threads: Threads = None,
 ) -> None:
     """Certify a network smoothed with normal noise: accuracy that no attack within the radius can lower.
 
-    One row per image; killed and run again, the same command goes on. An image is done as soon as its outcome at every
-    radius of interest is settled. For example:
+    One row per image. Run the same command again to resume after an interruption. An image needs no more draws as soon
+    as its outcome at every radius of interest is settled. For example:
     `atent certify runs/mnist-smooth-gaussian --sigma .5 --n 10000 --radii 0,.5,1,1.5 --every 33`
     """
     from atent.evaluation.certify import certify_target, check_deterministic, named_radii
-    from atent.evaluation.target import every_image, open_target
-    from atent.machine import pick_device, prepare
+    from atent.evaluation.target import every_image
     from atent.report.terminal import print_certified
     from atent.smoothing.bounds import draws_for
     from atent.smoothing.stopping import Smoothing
@@ -67,24 +53,23 @@ def certify(
     asked, threats = _radii(radii), [Threat.parse(text) for text in threat or []]
     plain = Smoothing(sigma, n0, n, alpha)  # mistakes are told before any work
     plain.check_radii([*asked, *(ball.eps for ball in threats)])
-    prepare(threads)
-    where = pick_device(device)
-    network = open_target(target, model=model, data=data, data_dir=data_dir, resize=resize, device=where, trust=trust)
-    network = every_image(network, every, examples)
+    opened, device = target.open()
+    found = every_image(opened, every, examples)
     if not asked and not threats:
         step = max(0.25, plain.largest_radius / 100)
         asked = [step * k for k in range(101) if draws_for(step * k, sigma, alpha) <= n]
-    channels, height, width = network.images.shape.image
+    channels, height, width = found.images.shape.image
     goals = named_radii([0.0, *asked], threats, channels * height * width)
     how = Smoothing(sigma, n0, n, alpha, None if exact_n else tuple(radius for radius, _ in goals))
     how.check_radii([radius for radius, _ in goals])
-    check_deterministic(network.network, network.images, where)  # before anything is printed
+    check_deterministic(found.network, found.images, device)  # before anything is printed
     if sigma > 1:
         print(f"caution: pixels are in [0, 1], so noise of sigma {sigma:g} leaves little of them", file=sys.stderr)
     print(
         f"n {n:,} and alpha {alpha:g} allow radii up to {how.largest_radius:.4g} with sigma {sigma:g}", file=sys.stderr
     )
-    path = certify_target(network, how, goals, out or network.folder, every=every, seed=seed, batch=batch, device=where)
+    folder = target.out or found.folder
+    path = certify_target(found, how, goals, folder, every=every, seed=seed, batch=batch, device=device)
     print_certified(read_certified(path))
 
 

@@ -1,9 +1,17 @@
-"""Options that several commands take."""
+"""Options of the commands, declared once: those that several take, and those of `atent attack`."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    import torch
+
+    from atent.evaluation.target import Target
 
 DataDir = Annotated[
     Path | None,
@@ -22,13 +30,104 @@ ModelName = Annotated[
         "--model", help="Network (atent list models), your own package.module:function, timm:NAME or torchvision:NAME."
     ),
 ]
-Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="Import and run the package.module:function that a run or a weights file names."),
-]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: all cores.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value, e.g. epochs=2 or defense.steps=5. Repeatable."),
 ]
+
+AttackName = Annotated[
+    str | None,
+    typer.Option(
+        help="Attack (atent list attacks), foolbox:CLASS, art:CLASS or your own package.module:Name. Default: pgd.",
+        show_default=False,
+    ),
+]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A field of the attack, e.g. steps=40. Repeatable."),
+]
+Suite = Annotated[
+    str | None, typer.Option(help="Several attacks instead of one: quick, paper (the ATENT paper's) or strong.")
+]
+Threats = Annotated[
+    list[str] | None,
+    typer.Option("--threat", help="Such as linf:0.3, linf:8/255 or l2:0.5. Repeatable. Default: the recipe's."),
+]
+Smooth = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SIGMA",
+        help="Attack the network smoothed with normal noise of this deviation; 0: not smoothed. Default: the recipe's.",
+        show_default=False,
+    ),
+]
+Draws = Annotated[int, typer.Option(help="With --smooth: noisy copies per image and pass.", min=1)]
+Checks = Annotated[
+    bool | None,
+    typer.Option(
+        "--checks/--no-checks",
+        help="Look for signs that the attacks fail. Default: with --suite strong.",
+        show_default=False,
+    ),
+]
+Transfer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OTHER",
+        help="Also check with points made on another network, named like TARGET. Turns --checks on.",
+    ),
+]
+Classes = Annotated[bool, typer.Option("--classes", help="Also print the accuracies of each class.")]
+SaveImages = Annotated[
+    bool,
+    typer.Option("--save-images", help="Save the attacked images: all as .npz, the first misclassified ones as .png."),
+]
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """TARGET, and the options that say what it is, where it runs and where its rows go."""
+
+    target: Annotated[
+        str,
+        typer.Argument(help="A run folder, a weights file with --model, or package.module:function with --data."),
+    ]
+    out: Annotated[Path | None, typer.Option(help="Folder for the rows. Default: the run's, or a new one.")] = None
+    data: DataName = None
+    data_dir: DataDir = None
+    resize: Annotated[
+        int | None, typer.Option(help="Crop and scale own images to N x N. Default: as in training.", min=1)
+    ] = None
+    model: ModelName = None
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Import and run the package.module:function that a run or a weights file names."),
+    ] = False
+    device: Device = "cpu"
+    threads: Threads = None
+
+    def open(self, examples: int | None = None) -> "tuple[Target, torch.device]":
+        """The target with its first images, on the device."""
+        from atent.evaluation.target import open_target
+        from atent.machine import pick_device, prepare
+
+        prepare(self.threads)
+        device = pick_device(self.device)
+        known = {key: getattr(self, key) for key in ("model", "data", "data_dir", "resize", "trust")}
+        return open_target(self.target, examples=examples, device=device, **known), device
+
+
+def takes_target(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `TargetOptions`; it is called with an object of them as its first argument."""
+    _, *own = inspect.signature(command).parameters.values()
+    argument, *shared = inspect.signature(TargetOptions).parameters.values()
+
+    def run(**given: Any) -> None:
+        command(TargetOptions(**{one.name: given.pop(one.name) for one in (argument, *shared)}), **given)
+
+    run.__doc__, options = command.__doc__, [argument, *own, *shared]
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]  # what typer reads
+    return run

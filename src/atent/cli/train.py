@@ -47,6 +47,7 @@ def train(
     Writes recipe, environment, a log line per epoch and two checkpoints: best.safetensors has the weights of the
     epoch with the highest robust accuracy on held-out images, last.safetensors the state to go on from.
     """
+    from atent.attacks.protocols import title_of
     from atent.machine import pick_device, prepare
     from atent.models import is_users
     from atent.recipe import load_recipe, parse_setting
@@ -63,7 +64,7 @@ def train(
     history = run.history()
     best = next(row for row in reversed(history) if row["best"])
     monitor = chosen.methods.monitor
-    _print_training(folder, best, len(history), chosen.threat, getattr(monitor, "label", type(monitor).__name__))
+    _print_training(folder, best, len(history), chosen.threat, title_of(monitor))
     own = f" --model {chosen.model}" if is_users(chosen.model) else ""
     print(f"Weights: {folder}/best.safetensors. Next: atent attack {folder}{own}")
 

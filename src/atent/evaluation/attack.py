@@ -1,6 +1,5 @@
 """Accuracy under attack, example by example: every returned point is checked and classified by us."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,20 +8,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from atent import __version__
-from atent.attacks import Attack
+from atent.attacks import Attack, MinimalAttack
+from atent.attacks.protocols import title_of
 from atent.data.images import Images, evaluation_batches
-from atent.errors import Interrupted, UserError
+from atent.errors import UserError
+from atent.evaluation.record import Batches, make_header, record
 from atent.evaluation.target import Target
 from atent.inputs import checked
 from atent.methods import written_out
 from atent.network import borrowed, counted, predict
-from atent.progress import progress, stop_requests
 from atent.randomness import derive
 from atent.report.figures import draw_sheet, save_picture
-from atent.storage.files import alone
+from atent.smoothing.smoothed import Smoothed
 from atent.storage.points import forget_points, join_points, keep_points, points_kept
-from atent.storage.row_file import RowFile
 from atent.storage.row_format import Cost
 from atent.storage.rows import ATTACK, Row
 from atent.threat import Threat
@@ -62,35 +60,36 @@ def attack_batch(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Attacked:
-    """Attack one batch and judge the points. The model is in eval mode and comes back as it was.
+    """Attack one batch and classify the points. The model is in eval mode and comes back as it was.
 
-    An attack with a method `nearest` is judged by that point: robust unless it is within the threat's radius. One with
-    a method `judged` says which network, made of this one, it attacks and is judged by.
+    A `MinimalAttack` is evaluated at its nearest point: the image is robust unless that is within the threat's radius.
+    A smoothed network draws the same noise for every batch, and its cost is counted in passes of the network inside.
     """
     threat = Threat.parse(threat)
     x, y = images.batch(part, device)
     generator = derive(seed, "attack", part.start, device=device)
-    nearest = getattr(attack, "nearest", None)
-    judged = attack.judged(model) if hasattr(attack, "judged") else model
+    nearest = attack.nearest if isinstance(attack, MinimalAttack) else None
+    inside = model
+    if isinstance(model, Smoothed):
+        model.rewind()
+        inside = model.network
     with borrowed(model), checked(model, x, y, threat):
-        clean = predict(judged, x)
+        clean = predict(model, x)
         began = time.perf_counter()
-        with counted(model) as passes:
-            x_adv = (nearest or attack)(judged, x.clone(), y.clone(), threat, generator)
+        with counted(inside) as passes:
+            x_adv = (nearest or attack)(model, x.clone(), y.clone(), threat, generator)
         seconds = round(time.perf_counter() - began, 3)
-    size, near = check_points(
-        x_adv, x, threat, getattr(attack, "label", type(attack).__name__), part.start, minimal=nearest is not None
-    )
-    with borrowed(model):  # anew: a user's attack may have left it in another mode
-        adversarial = predict(judged, x_adv)
-    found, near = (adversarial != y).cpu(), near | (nearest is None)
+    size, near = check_points(x_adv, x, threat, title_of(attack), part.start, minimal=nearest is not None)
+    with borrowed(model):  # again: a user's attack may have left it in another mode
+        adversarial = predict(model, x_adv)
+    found = (adversarial != y).cpu()
     robust = (clean == y).cpu() & ~(found & near)
     columns = (y.tolist(), clean.tolist(), adversarial.tolist(), size.tolist(), robust.tolist())
     rows = [
         Row(index=part.start + i, label=a, clean=b, adversarial=c, size=round(d, 6), robust=e)
         for i, (a, b, c, d, e) in enumerate(zip(*columns, strict=True))
     ]
-    if nearest is not None:
+    if nearest:
         for row in rows:
             row["distance"] = row["size"] if row["adversarial"] != row["label"] else None
     return Attacked(rows, Cost(passes.forward, passes.backward, seconds), x, x_adv)
@@ -132,53 +131,27 @@ def attack_target(
     kept too, a file per batch until all are there; batches that have rows but no points are attacked once more.
     """
     threat = Threat.parse(threat)
-    header = make_header(target, attack, settings, threat, seed=seed, batch=batch)
-    file = RowFile.of(ATTACK, folder, header)
-    path, total = file.path, len(target.images)
-    with alone(path):
-        done = file.resume(header)
-        if done < total:
-            forget_points(path, done)
-        label = f"{header['label']} {threat}"
-        with stop_requests() as stop, progress(label, total, "images", done) as show:
-            for part in evaluation_batches(total, batch):
-                new = part.start >= done
-                if not new and (not save_images or points_kept(path, part.start)):
-                    continue
-                found = attack_batch(target.network, target.images, part, attack, threat, seed=seed, device=device)
-                if save_images:  # before the rows: a kill between the two costs a batch, not its points
-                    keep_points(path, found.rows, found.x, found.x_adv)
-                if new:
-                    file.append(found.rows, found.cost)
-                show(part.stop)
-                if stop:
-                    raise Interrupted(stop[0])
-        if save_images:
-            sheet = draw_sheet(join_points(path), f"{label}, {target.data} test images", target.images.classes)
-            save_picture(sheet, path.with_suffix(".png"))
-    return path
-
-
-def make_header(
-    target: Target, attack: Attack, settings: Mapping[str, Any], threat: Threat, *, seed: int, batch: int
-) -> dict[str, Any]:
-    """Everything that decides the rows, and what they need to be read: our version, the classes' names."""
-    header = {
-        "label": str(getattr(attack, "label", settings["name"])),
+    settings = {
+        "label": title_of(attack, str(settings["name"])),
         "attack": written_out(settings, attack),
         "threat": f"{threat.norm}:{threat.eps!r}",
-        "data": target.data,
-        "split": "test",
-        "examples": len(target.images),
-        "seed": seed,
         "batch": batch,
-        "model": target.model,
-        "weights": target.weights,
-        "version": __version__,
-        "classes": target.images.classes,
     }
-    if judged := getattr(attack, "judged_as", None):
-        header["judged"] = judged
-    if target.digest:
-        header["images"] = target.digest
-    return json.loads(json.dumps(header))  # type: ignore[no-any-return]  # as it will be read: tuples become lists
+    title = f"{settings['label']} {threat}"
+
+    def work(path: Path, done: int) -> Batches:
+        if done < len(target.images):
+            forget_points(path, done)
+        for part in evaluation_batches(len(target.images), batch):
+            new = part.start >= done
+            if not new and (not save_images or points_kept(path, part.start)):
+                continue
+            found = attack_batch(target.network, target.images, part, attack, threat, seed=seed, device=device)
+            if save_images:  # before the rows: a kill between the two costs a batch, not its points
+                keep_points(path, found.rows, found.x, found.x_adv)
+            yield (found.rows if new else []), found.cost
+        if save_images:
+            sheet = draw_sheet(join_points(path), f"{title}, {target.data} test images", target.images.classes)
+            save_picture(sheet, path.with_suffix(".png"))
+
+    return record(ATTACK, folder, make_header(target, settings, seed=seed), title, work)

@@ -1,28 +1,22 @@
 """Certified accuracy of a smoothed network: a row per image in a file, as `attack` keeps them for attacks."""
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from atent import __version__
 from atent.data.images import Images
-from atent.errors import Interrupted, UserError
+from atent.errors import UserError
+from atent.evaluation.record import Batches, make_header, record
 from atent.evaluation.target import Target
-from atent.network import answers, borrowed
-from atent.progress import progress, stop_requests
+from atent.network import borrowed, repeat
 from atent.report.figures import draw_curve, save_picture
 from atent.smoothing.bounds import as_row, l2_radius
 from atent.smoothing.counting import Trial, work_off
-from atent.smoothing.smoothed import refuse_randomized
 from atent.smoothing.stopping import BLOCK, Smoothing
 from atent.storage.certificates import CERTIFY, curve, read_certified
-from atent.storage.files import alone
-from atent.storage.row_file import RowFile
 from atent.storage.row_format import Cost
 from atent.threat import Threat
 
@@ -50,26 +44,31 @@ def certify_target(
     The target's images are every `every`-th of the test set; rows keep the test set's index.
     """
     check_deterministic(target.network, target.images, device)
-    header = make_header(target, how, radii, every=every, seed=seed)
-    file = RowFile.of(CERTIFY, folder, header)
-    path, total = file.path, len(target.images)
-    with alone(path):
-        done = file.resume(header)
-        trials = _trials(target.images, how, every, done, device)
+    settings = {
+        "label": f"certify sigma {how.sigma:g}{' exact' if how.radii is None else ''}",
+        "sigma": how.sigma,
+        "n0": how.n0,
+        "n": how.n,
+        "alpha": how.alpha,
+        "exact": how.radii is None,
+        "radii": [list(pair) for pair in radii],
+        "block": BLOCK,
+        "every": every,
+    }  # without the batch size: it changes nothing but the network's rounding
+
+    def work(_: Path, done: int) -> Batches:
         began = time.perf_counter()
-        with stop_requests() as stop, progress(header["label"], total, "images", done) as show:
-            for finished in work_off(target.network, trials, how.sigma, seed, batch):
-                if finished:
-                    rows = [{"index": t.index, "label": t.label, **as_row(t.certificate)} for t in finished]
-                    began, seconds = time.perf_counter(), time.perf_counter() - began
-                    file.append(rows, Cost(sum(row["draws"] for row in rows), 0, round(seconds, 3)))
-                    done += len(rows)
-                    show(done)
-                if stop:
-                    raise Interrupted(stop[0])
+        trials = _trials(target.images, how, every, done, device)
+        for finished in work_off(target.network, trials, how.sigma, seed, batch):
+            rows = [{"index": t.index, "label": t.label, **as_row(t.certificate)} for t in finished]
+            now = time.perf_counter()
+            yield rows, Cost(sum(row["draws"] for row in rows), 0, round(now - began, 3))
+            began = now if rows else began
+
+    path = record(CERTIFY, folder, make_header(target, settings, seed=seed), str(settings["label"]), work)
     one = read_certified(path)
     asked = [(radius, one.accuracy(radius)) for radius, _ in one.radii]
-    title = f"{target.data}, {total:,} test images: sigma {how.sigma:g}, n {how.n:,}, alpha {how.alpha:g}"
+    title = f"{target.data}, {len(target.images):,} test images: sigma {how.sigma:g}, n {how.n:,}, alpha {how.alpha:g}"
     save_picture(draw_curve(curve(one), asked, title), path.with_suffix(".png"))
     return path
 
@@ -81,41 +80,11 @@ def _trials(images: Images, how: Smoothing, every: int, skip: int, device: torch
 
 
 def check_deterministic(network: nn.Module, images: Images, device: torch.device | str = "cpu") -> None:
-    """Refuse a network that is randomized already: its answers would not be those of the noise alone."""
-    refuse_randomized(network)
+    """Refuse a network that answers randomly already: its answers would not be those of the noise alone."""
     x, _ = images.batch(slice(16), device)
     with borrowed(network):
-        if not torch.equal(answers(network, x), answers(network, x)):  # bit for bit: a proof rests on it
+        if repeat(network, x).change > 0:  # bit for bit: a proof rests on it
             raise UserError(
-                "two passes over the same images differ: the network is randomized already; smoothing certifies "
-                "networks whose answer depends on the image alone"
+                "two passes over the same images differ: the network is randomized, or smoothed already; smoothing "
+                "certifies networks whose answer depends on the image alone"
             )
-
-
-def make_header(
-    target: Target, how: Smoothing, radii: Sequence[tuple[float, str]], *, every: int, seed: int
-) -> dict[str, Any]:
-    """Everything that decides the rows. The batch size is not in it: it changes nothing but the network's rounding."""
-    exact = how.radii is None
-    header = {
-        "label": f"certify sigma {how.sigma:g}{' exact' if exact else ''}",
-        "sigma": how.sigma,
-        "n0": how.n0,
-        "n": how.n,
-        "alpha": how.alpha,
-        "exact": exact,
-        "radii": [list(pair) for pair in radii],
-        "block": BLOCK,
-        "data": target.data,
-        "split": "test",
-        "examples": len(target.images),
-        "every": every,
-        "seed": seed,
-        "model": target.model,
-        "weights": target.weights,
-        "version": __version__,
-        "classes": target.images.classes,
-    }
-    if target.digest:
-        header["images"] = target.digest
-    return json.loads(json.dumps(header))  # type: ignore[no-any-return]  # as it will be read: tuples become lists

@@ -4,7 +4,7 @@ After Carlini et al. 2019, https://arxiv.org/abs/1902.06705, and Athalye et al. 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,10 +15,12 @@ from atent.ascent import ascend, input_gradient
 from atent.attacks import Attack, Pgd
 from atent.attacks.random_search import QUERIES, search_blindly
 from atent.data.images import Images
+from atent.evaluation.target import Target
 from atent.inputs import checked
 from atent.losses import Loss, cross_entropy, margin
-from atent.network import borrowed, predict
+from atent.network import borrowed, predict, repeat
 from atent.randomness import derive
+from atent.smoothing.smoothed import Smoothed
 from atent.threat import Threat
 
 EXAMPLES = 100
@@ -27,7 +29,7 @@ NOTABLE = 0.02  # of the images: two of a hundred may be chance
 
 @dataclass(frozen=True)
 class Sample:
-    """Images that the network has right, with the network, and perhaps another one to make points on."""
+    """Images that the network classifies correctly, with the network, and perhaps another one to make points on."""
 
     model: nn.Module
     x: Tensor
@@ -37,7 +39,7 @@ class Sample:
     other: nn.Module | None = None
 
     def left(self, attack: Attack, threat: Threat | None = None) -> Tensor:
-        """Which images an attack leaves right."""
+        """Which images are still classified correctly under an attack."""
         generator = derive(self.seed, "checks", device=self.x.device)
         points = attack(self.model, self.x, self.y, threat or self.threat, generator)
         return predict(self.model, points) == self.y
@@ -65,7 +67,18 @@ def check_network(
         if not right.any():
             return ["none of the first images is classified right, so there is nothing to check"]
         sample = Sample(model, x[right], y[right], threat, seed, other)
-        return [*check_outputs(sample), *check_randomness(sample), *check_gradients(sample), *check_attacks(sample)]
+        # A smoothed network gives log-probabilities of random noise by its definition.
+        odd = [] if isinstance(model, Smoothed) else [*check_outputs(sample), *check_randomness(sample)]
+        return [*odd, *check_gradients(sample), *check_attacks(sample)]
+
+
+def check_target(
+    target: Target, threats: Iterable[Threat], *, other: nn.Module | None = None, seed: int = 0, device: torch.device
+) -> Iterator[tuple[Threat, list[str]]]:
+    """What is suspicious at the largest radius of each norm."""
+    largest = {threat.norm: threat for threat in sorted(threats, key=lambda threat: threat.eps)}
+    for threat in largest.values():
+        yield threat, check_network(target.network, target.images, threat, other=other, seed=seed, device=device)
 
 
 def check_range(model: nn.Module, images: Images, device: torch.device | str = "cpu") -> list[str]:
@@ -98,17 +111,14 @@ def check_outputs(sample: Sample) -> Iterator[str]:
         )
 
 
-@torch.no_grad()
 def check_randomness(sample: Sample) -> Iterator[str]:
     """A random network must be attacked in the mean over its randomness."""
-    first, second = sample.model(sample.x), sample.model(sample.x)
-    change = float((first - second).abs().max() / first.abs().max().clamp_min(1e-30))
-    if change > 1e-4:
-        flips = int((first.argmax(1) != second.argmax(1)).sum())
+    found = repeat(sample.model, sample.x)
+    if found.random:
         yield (
-            f"two passes over the same {len(first)} images differ by {100 * change:.2g} % of the largest logit and in "
-            f"{flips} predictions: the network is random, so a point that failed once may succeed, and single "
-            "gradients mislead; average gradients over passes (autoattack with version=rand)"
+            f"two passes over the same {len(sample.x)} images differ by {100 * found.change:.2g} % of the largest "
+            f"logit and in {found.flips} predictions: the network is random, so a point that failed once may succeed, "
+            "and single gradients mislead; average gradients over passes (autoattack with version=rand)"
         )
 
 
@@ -131,16 +141,16 @@ def check_attacks(sample: Sample) -> Iterator[str]:
     many, by_margin = sample.left(Pgd(steps=20)), sample.left(Pgd(steps=20, loss="margin"))
     if float(many.float().mean() - once.float().mean()) > NOTABLE:
         yield (
-            f"one step breaks more than twenty: {int(once.sum())} of {count} images stay right under FGSM, "
-            f"{int(many.sum())} under PGD-20: the gradient leads astray after the first step (gradient masking)"
+            f"one step breaks more than twenty: {int(once.sum())} of {count} images withstand FGSM, "
+            f"{int(many.sum())} PGD-20: the gradient leads astray after the first step (gradient masking)"
         )
     everything = _everything(sample)
     far = float(sample.left(Pgd(steps=40, loss="margin"), everything).float().mean())
     most = float(sample.y.bincount().max() / count)
     if far > most + NOTABLE:
         yield (
-            f"{100 * far:.0f} % of {count} images stay right under PGD-40 at {everything}, a radius at which every "
-            f"image can be made the same grey, so at most {100 * most:.0f} % can be: the attack fails there, and may "
+            f"{100 * far:.0f} % of {count} images withstand PGD-40 at {everything}, a radius at which every "
+            f"image can be made the same grey, so at most {100 * most:.0f} % can: the attack fails there, and may "
             f"at {sample.threat} too"
         )
     white = many & by_margin
@@ -148,7 +158,7 @@ def check_attacks(sample: Sample) -> Iterator[str]:
     if float((white & ~blind).sum()) > NOTABLE * count:
         yield (
             f"a random search of {QUERIES} queries without gradients breaks {int((white & ~blind).sum())} of the "
-            f"{int(white.sum())} images that PGD-20 left right: gradients are masked, and figures of gradient attacks "
+            f"{int(white.sum())} images that withstood PGD-20: gradients are masked, and figures of gradient attacks "
             "flatter"
         )
     if sample.other is None:
@@ -157,7 +167,7 @@ def check_attacks(sample: Sample) -> Iterator[str]:
     if float((white & ~carried).sum()) > NOTABLE * count:
         yield (
             f"points that PGD-20 made on the other network break {int((white & ~carried).sum())} of the "
-            f"{int(white.sum())} images that PGD-20 on this one left right: its gradients are masked, and figures of "
+            f"{int(white.sum())} images that withstood PGD-20 on this one: its gradients are masked, and figures of "
             "gradient attacks flatter"
         )
 
@@ -169,7 +179,7 @@ def _everything(sample: Sample) -> Threat:
 
 
 def transfer(sample: Sample, other: nn.Module, among: Tensor) -> Tensor:
-    """Which images stay right at every point that PGD-20 on cross-entropy and on the margin passes on another network.
+    """Which images withstand every point of PGD-20's paths on another network, on cross-entropy and on the margin.
 
     Those not `among` are not tried. A path does not end where it breaks the other network: such points carry least far.
     """

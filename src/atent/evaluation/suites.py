@@ -1,8 +1,15 @@
-"""Named lists of attacks, so that one word says how a network was tried."""
+"""Which attacks to run: one, or a suite, a named list of attacks."""
 
-from typing import Any
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from atent.errors import unknown
+from atent.attacks import Attack, make_attack
+from atent.attacks.protocols import Selective
+from atent.errors import UserError, unknown
+from atent.evaluation.target import Target
+from atent.recipe import parse_setting
 from atent.threat import Threat
 
 Settings = dict[str, Any]
@@ -46,8 +53,61 @@ def suite_attacks(name: str, threat: Threat | str, classes: int | None = None) -
     threat = Threat.parse(threat)
     attacks = SUITES[name][threat.norm]
     if classes is not None and classes < 3:
-        attacks = [settings for settings in attacks if settings.get("loss") != "dlr"]
+        defined = [settings for settings in attacks if settings.get("loss") != "dlr"]
+        if len(defined) < len(attacks):
+            print(f"the DLR loss needs 3 classes, the data has {classes}: PGD on it is left out", file=sys.stderr)
+        attacks = defined
     if name == "paper" and threat.norm == "linf":
         named = [step for eps, step in PAPER_STEPS if abs(eps - threat.eps) < 1e-9]
         return [*({"name": "pgd", "steps": 20, "step": step} for step in named), *attacks]
     return attacks
+
+
+class Planned(NamedTuple):
+    """An attack to run, the table that it was made of, and the threat."""
+
+    attack: Attack
+    settings: Settings
+    threat: Threat
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The attacks that a user asked for: one, or those of a suite, which depend on the threat."""
+
+    suite: str | None
+    settings: Settings
+    one: Attack | None
+
+    def plan(self, target: Target, threats: Sequence[Threat]) -> list[Planned]:
+        """Every attack against every threat; no threats: the target's own. Refuse an attack not defined for them."""
+        if not threats and target.threat is None:
+            raise UserError(f"{target.model} does not say its threat, so --threat must be given, such as linf:0.3")
+        plan = [
+            one for threat in threats or [Threat.parse(str(target.threat))] for one in self._against(threat, target)
+        ]
+        for attack, _, threat in plan:
+            if isinstance(attack, Selective):
+                attack.check(target.network, threat)
+        return plan
+
+    def _against(self, threat: Threat, target: Target) -> list[Planned]:
+        if self.one is not None:
+            return [Planned(self.one, self.settings, threat)]
+        found = suite_attacks(str(self.suite), threat, target.images.shape.classes)
+        return [Planned(make_attack(settings), settings, threat) for settings in found]
+
+
+def choose_attacks(name: str | None, fields: Sequence[str], suite: str | None) -> Choice:
+    """The attack of this name (default: pgd) with fields `key=value`, or a suite; mistakes are told here."""
+    given = dict(map(parse_setting, fields))
+    if "name" in given:
+        raise UserError("--set name=...: the attack's name is given by --attack")
+    if suite is None:
+        settings = {"name": name or "pgd", **given}
+        return Choice(None, settings, make_attack(settings, f"attack {settings['name']}"))
+    if name or given:
+        raise UserError(f"--suite {suite} with --attack or --set: a suite's attacks are fixed; give one or the other")
+    if suite not in SUITES:
+        raise unknown("suite", suite, SUITES)
+    return Choice(suite, {}, None)

@@ -1,4 +1,4 @@
-"""What is to be judged: a trained network (run folder, weights file or function), and the images to try it on."""
+"""What is evaluated: a trained network (run folder, weights file or function), and the images to try it on."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +13,18 @@ from atent.models import Shape, Standardize, is_users
 from atent.models.build import build_model
 from atent.models.weights import load_weights, weights_hash
 from atent.recipe import Recipe, parse_recipe, recipe_of
+from atent.smoothing.smoothed import Smoothed
 from atent.storage.files import load_tensors
 from atent.storage.run import Run
 
 
 @dataclass(frozen=True)
 class Target:
-    """A network with its weights' hash, the images, and the threat it was trained for (None if not known)."""
+    """A network with its weights' hash, and the images.
+
+    Where a recipe says it: the threat that the network was trained for, and the `smooth` noise that it is to be
+    smoothed with (0: none).
+    """
 
     network: nn.Module
     weights: str
@@ -29,6 +34,7 @@ class Target:
     threat: str | None
     folder: Path
     digest: str = ""  # of which images these are, where their name does not say it
+    smooth: float = 0.0
 
 
 def open_target(
@@ -62,7 +68,17 @@ def open_target(
     network, digest = _load_network(build, recipe, weights, images.shape, device)
     folder = path if path.is_dir() else Path("runs") / f"{path.stem}-{digest[:6]}"
     called = build if isinstance(build, str) else type(build).__name__
-    return Target(network, digest, called, images, where, recipe.threat if recipe else None, folder, shown)
+    threat, smooth = (recipe.threat, recipe.smooth) if recipe else (None, 0.0)
+    return Target(network, digest, called, images, where, threat, folder, shown, smooth)
+
+
+def smooth_target(target: Target, sigma: float | None = None, draws: int = 16) -> Target:
+    """The same target with its network smoothed by normal noise of this sigma (None: its recipe's; 0: not smoothed).
+
+    Each answer is the mean over so many `draws` of the noise.
+    """
+    sigma = target.smooth if sigma is None else sigma
+    return replace(target, network=Smoothed(target.network, sigma, draws).eval()) if sigma else target
 
 
 def open_network(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from atent.storage.certificates import Certified
 from atent.storage.row_file import finished_files, leave_out
 from atent.storage.row_format import Content
-from atent.storage.rows import ATTACK, Rate, Row, clean_rate, median_distance, rate, robust_rate
+from atent.storage.rows import ATTACK, Rate, Row, clean_rate, median_distance, rate, robust_rate, smoothing_of
 from atent.threat import Threat
 
 UNVERIFIED = "* Rows of an older atent, without checksums: not verified."
@@ -56,15 +56,15 @@ class Met(NamedTuple):
 def finished(folder: Path, say: Callable[[str], None] = leave_out) -> list[Met]:
     """Every finished attack of a run folder, those that can be compared together, the smallest radius first.
 
-    Networks are told apart by their weights' hash where a folder has rows of several (a run trained further). A file
-    that is damaged or unfinished is left out, and named.
+    Networks are told apart by their weights' hash where a folder has rows of several (a run trained further), and by
+    how they were smoothed. A file that is damaged or unfinished is left out, and named.
     """
     found: dict[tuple[str, str, str, str, str, Threat, int], Met] = {}
     for _, attack in finished_files(ATTACK, folder, say):
         header, threat = attack.header, Threat.parse(attack.header["threat"])
-        judged, images = header.get("judged", ""), header.get("images", "")
-        key = (header["weights"], header["model"], judged, header["data"], images, threat, len(attack.rows))
-        name = f"{folder.resolve().name}{judged and f', {judged}'}"
+        smoothing, images = smoothing_of(header), header.get("images", "")
+        key = (header["weights"], header["model"], smoothing, header["data"], images, threat, len(attack.rows))
+        name = f"{folder.resolve().name}{smoothing and f', {smoothing}'}"
         met = found.setdefault(key, Met(name, header["data"], threat, header.get("classes") or [], []))
         met.attacks.append(attack)
     several = len({weights for weights, *_ in found}) > 1

@@ -79,6 +79,17 @@ def print_classes(found: "Iterable[Met]") -> None:
         print_table(title, columns, [[c.name, f"{c.examples:,}", str(c.clean), str(c.robust)] for c in lines])
 
 
+def print_attacks(folder: Path, files: Iterable[Path], *, classes: bool, images: bool) -> None:
+    """Every finished attack in the folder, also `classes` one by one; then what those in `files` cost."""
+    from atent.report.tables import finished, result_lines
+
+    found = finished(folder)
+    print_results(result_lines(found))
+    if classes:
+        print_classes(found)
+    print_costs(files, images)
+
+
 def print_costs(files: Iterable[Path], images: bool) -> None:
     """A line for each attack: what it asked of the network and, if `images` were kept, where they are."""
     from atent.storage.row_file import RowFile

@@ -26,7 +26,8 @@ class Smoothed(nn.Module):
 
     def __init__(self, network: nn.Module, sigma: float, draws: int = 16, seed: int = 0) -> None:
         super().__init__()
-        refuse_randomized(network)
+        if isinstance(network, Smoothed):
+            raise UserError("the network is smoothed already; allowed: the network inside, which is not randomized")
         Smoothing(sigma)  # checks it
         if draws < 1:
             raise UserError(f"draws {draws}; allowed: 1 or more")
@@ -34,11 +35,15 @@ class Smoothed(nn.Module):
         self.calls = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Log-probabilities; every call draws anew, the same in every process."""
+        """Log-probabilities; every call draws new noise, the same in every process."""
         self.calls += 1
         generator = derive(self.seed, "smoothed", self.calls, device=x.device)
         noise = normal_noise(x, self.draws, self.sigma, generator)
         return log_mean(self.network(noisy_copies(x, noise)), self.draws)
+
+    def rewind(self) -> None:
+        """Draw from the first call's noise on again, so that an answer does not depend on earlier calls."""
+        self.calls = 0
 
     def predict(self, x: Tensor, *, n: int = 1000, alpha: float = 0.001, seed: int = 0, batch: int = 1000) -> Tensor:
         """The class of each image, or ABSTAIN where it is not proven; wrong about g with probability alpha at most."""
@@ -62,8 +67,3 @@ class Smoothed(nn.Module):
         trials = [Trial(k, image, how, label) for k, (image, label) in enumerate(zip(x, labels, strict=True))]
         done = [case for some in work_off(self.network, trials, self.sigma, seed, batch) for case in some]
         return [case.certificate for case in done]
-
-
-def refuse_randomized(network: nn.Module) -> None:
-    if isinstance(network, Smoothed):
-        raise UserError("the network is smoothed already; allowed: the network inside, which is not randomized")

@@ -32,7 +32,8 @@ class RowFile(Generic[R]):
         """Make the file ready for more rows; returns how many it has.
 
         A finished file stays, whichever version of ours wrote it. What follows the last good batch of an unfinished one
-        is cut off; of a damaged file a copy is kept. A file that cannot be resumed is renamed, and the rows start anew.
+        is cut off; a copy of a damaged file is kept. A file that cannot be resumed is renamed, and the rows start from
+        scratch.
         """
         found = self._resumable(header)
         if found and found.finished:
@@ -69,7 +70,8 @@ class RowFile(Generic[R]):
             raise UserError(f"cannot read {self.path}: {error.strerror}") from None
         except Damage as damage:
             raise UserError(
-                f"{self.path} is damaged, or no file of atent {self.kind.command}: {damage}; {command} starts it anew"
+                f"{self.path} is damaged, or no file of atent {self.kind.command}: {damage}; "
+                f"{command} starts from scratch"
             ) from None
         if found.fault:
             raise UserError(f"{self.path} is damaged: {found.fault}; {command} repairs it")
@@ -92,7 +94,9 @@ class RowFile(Generic[R]):
                 raise Damage(reason)
         except Damage as damage:
             aside = self.path.rename(_free_name(self.path))
-            complain(f"{self.path} cannot be resumed: {damage}; it is renamed to {aside.name}, and the rows start anew")
+            complain(
+                f"{self.path} cannot be resumed: {damage}; it is renamed to {aside.name}, the rows start from scratch"
+            )
             return None
         return found
 

@@ -1,13 +1,13 @@
 """Rows of attacks, one for each attacked image, and the accuracies that they give."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Annotated, Any, NamedTuple, NotRequired
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, with_config
 from scipy.stats import binomtest
 
-from atent.methods import Count, Scale, Whole
+from atent.methods import Count, Scale, Size, Whole
 from atent.storage.row_format import Header, Indexed, Kind
 from atent.threat import Threat
 
@@ -18,19 +18,29 @@ def _check_threat(text: str) -> str:
 
 
 class AttackHeader(Header):
-    """What decides the rows of an attack. `judged` names the network made of the model, if it is judged by another."""
+    """What decides the rows of an attack; `smooth` (sigma) and `draws`, if the network was smoothed.
+
+    Older rows say it as `judged`, such as "smoothed 0.5".
+    """
 
     threat: Annotated[str, AfterValidator(_check_threat)]
     attack: NotRequired[dict[str, Any]]
     split: NotRequired[str]
     seed: NotRequired[int]
     batch: NotRequired[Count]
+    smooth: NotRequired[Size]
+    draws: NotRequired[Count]
     judged: NotRequired[str]
+
+
+def smoothing_of(header: Mapping[str, Any]) -> str:
+    """How the attacked network was smoothed; empty if it was not."""
+    return f"smoothed {header['smooth']:g}, {header['draws']} draws" if "smooth" in header else header.get("judged", "")
 
 
 @with_config(ConfigDict(extra="forbid"))
 class Row(Indexed):
-    """One attacked example: what the network said of x and of x_adv, and how far x_adv is.
+    """One attacked example: the predictions for x and for x_adv, and how far x_adv is.
 
     Attacks that look for the nearest misclassified point also say its `distance`, null where they found none.
     """

@@ -22,6 +22,7 @@ from atent.optim.averaging import averaged
 from atent.progress import progress, stop_requests
 from atent.randomness import derive, derive_seed
 from atent.recipe import Recipe, parse_recipe, recipe_of
+from atent.smoothing.smoothed import Smoothed
 from atent.storage.files import alone, save_tensors, write_rows
 from atent.storage.rows import clean_rate, robust_rate
 from atent.storage.run import Run
@@ -179,8 +180,9 @@ def _finish_epoch(
         "best": False,
     }
     if len(held):
+        network = Smoothed(state.result, recipe.smooth, recipe.monitor_draws) if recipe.smooth else state.result
         batches = attack_images(
-            state.result, held, recipe.methods.monitor, recipe.make_threat(), seed=recipe.seed, device=how.device
+            network, held, recipe.methods.monitor, recipe.make_threat(), seed=recipe.seed, device=how.device
         )
         rows = [row for batch in batches for row in batch]
         row |= {"clean": clean_rate(rows).value, "robust": robust_rate(rows).value, "examples": len(rows)}

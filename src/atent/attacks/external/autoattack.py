@@ -42,16 +42,16 @@ class AutoAttack:
         import_library("pyautoattack", "pyautoattack")
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         return named("AutoAttack", self, said=())
 
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
+        points = x.clone()
         with checked(model, x, y, threat) as threat:
             if threat.eps == 0:
-                return x.clone()
-            points = x.clone()
+                return points
             with lent(model, "autoattack", generator) as seed, _silenced():
                 with torch.no_grad():
                     logits = model(x)

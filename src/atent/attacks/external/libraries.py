@@ -42,7 +42,7 @@ class Engine:
     search: Search
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         name = str(self.settings["name"]).replace(":", " ")
         chosen = ", ".join(f"{key} {value}" for key, value in self.given.items())
         return f"{name} ({chosen})" if chosen else name
