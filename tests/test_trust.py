@@ -236,3 +236,13 @@ def test_an_attack_named_by_the_user_must_be_one_too(capsys: pytest.CaptureFixtu
     assert atent("attack", written("run", table()), "--attack", "os:system", "--set", "command=touch sprung") == 2
     assert "attack 'os:system' is not a class" in one_line(capsys)
     assert_nothing_ran()
+
+
+def test_a_run_watched_by_a_library_that_is_absent_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fit(tiny(epochs=1), tmp_path, how=QUIET)
+    table = json.loads(run.recipe_file.read_text())
+    run.recipe_file.write_text(json.dumps(table | {"monitor": {"name": "autoattack"}, "defense": {"name": "gone"}}))
+    monkeypatch.setattr("atent.attacks.external.autoattack.import_library", lambda *_: pytest.fail("imported"))
+    assert open_target(tmp_path).threat == table["threat"]

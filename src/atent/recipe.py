@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -52,8 +52,9 @@ class Methods(NamedTuple):
 class Recipe(BaseModel):
     """Data, network, threat, methods and schedule of one training. `defense`, `optimizer`, `monitor` name a method.
 
-    Methods of ours are made to check them and to write out their defaults. `package.module:Name` is imported for that
-    only in the context `{"build": True}`, which says that the recipe is the user's word; else its table stays as it is.
+    Methods are made to check them and to write out their defaults: of a recipe that the user names all of them, also
+    `package.module:Name`, which is imported for it; of a recipe that is only shown ours; of one read from a run or a
+    checkpoint none. The pydantic context `{"make": ...}` says which.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -103,8 +104,8 @@ class Recipe(BaseModel):
     def _methods_written_out(self, info: ValidationInfo) -> "Recipe":
         for part in _MAKERS:
             table = {**_UNNAMED.get(part, {}), **getattr(self, part)}
-            may_make = not is_imported(table.get("name")) or bool(info.context and info.context["build"])
-            if may_make:
+            wanted = (info.context or {"make": "ours"})["make"]
+            if wanted == "all" or (wanted == "ours" and not is_imported(table.get("name"))):
                 self._made[part] = _MAKERS[part](table)
                 table = written_out(table, self._made[part])
             object.__setattr__(self, part, table)  # the recipe is frozen
@@ -208,11 +209,11 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build:
     settings = {_method_name(key, value): value for key, value in (overrides or {}).items()}
     for key, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".name")):
         _replace(table, key, value)
-    return parse_recipe(table, f"recipe {name}", build=build)
+    return parse_recipe(table, f"recipe {name}", make="all" if build else "ours")
 
 
-def parse_recipe(table: Mapping[str, Any], where: str, *, build: bool = False) -> Recipe:
-    """Check a table; the first mistake is told in one line. Only to `build` is anything imported that it names."""
+def parse_recipe(table: Mapping[str, Any], where: str, *, make: Literal["all", "ours", "none"] = "none") -> Recipe:
+    """Check a table; the first mistake is reported in one line. `make`: which methods are made (see `Recipe`)."""
     if not isinstance(table, Mapping):
         raise UserError(f"{where}: the recipe is {table!r}; expected a table")
     for part, kind in ((table, Recipe), (table.get("schedule"), Schedule)):
@@ -220,7 +221,7 @@ def parse_recipe(table: Mapping[str, Any], where: str, *, build: bool = False) -
             if key not in field_names(kind):
                 raise unknown(f"{kind.__name__.lower()} key", key, field_names(kind), where)
     try:
-        return Recipe.model_validate(table, context={"build": build})
+        return Recipe.model_validate(table, context={"make": make})
     except ValidationError as error:
         raise UserError(explain(error, where)) from None
 

@@ -46,7 +46,7 @@ def fit(
     A `model` given is trained instead of the recipe's. Choices (the best epoch, stopping early) are made on images held
     out of the training set; the test set is not read.
     """
-    run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(), "recipe", build=True)
+    run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(), "recipe", make="all")
     if model is not None:
         recipe = recipe.model_copy(update={"model": f"{type(model).__module__}.{type(model).__qualname__}{OBJECT}"})
     if run.recipe_file.exists():
