@@ -9,7 +9,7 @@ from torch import nn
 from atent.data.dataset import open_data
 from atent.data.images import Images
 from atent.errors import UserError
-from atent.models import Shape, Standardize, is_users
+from atent.models import Shape, Standardized, is_users
 from atent.models.build import build_model
 from atent.models.weights import load_weights, weights_hash
 from atent.recipe import Recipe, parse_recipe, recipe_of
@@ -126,9 +126,7 @@ def _load_network(
     network = build_model(model, shape)
     if recipe and recipe.standardize:
         channels = shape.image[0]
-        network = nn.Sequential(
-            Standardize([0.0] * channels, [1.0] * channels), network
-        )  # the weights hold its numbers
+        network = Standardized(network, [0.0] * channels, [1.0] * channels)  # the weights hold its numbers
     digest = load_weights(network, weights)
     network.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network.eval(), digest
