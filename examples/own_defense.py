@@ -3,6 +3,7 @@
 import tempfile
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from atent import Term, cross_entropy, fit, load_recipe, open_target, worst_point
@@ -23,7 +24,8 @@ class LogitPairing:
 
 
 if __name__ == "__main__":
-    changes = {"defense": {"name": "own_defense:LogitPairing", "weight": 0.2}, "threat": "linf:0.1", "epochs": 1}
+    torch.manual_seed(0)
+    changes = {"defense": {"name": "own_defense:LogitPairing", "weight": 0.2}, "threat": "linf:0.1", "epochs": 2}
     network = nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10))
     with tempfile.TemporaryDirectory() as folder:
         fit(load_recipe("demo", changes), folder, model=network)
