@@ -1,17 +1,17 @@
 # make demo: train, attack and compare, under five minutes on two cores after the install. make test: all tests.
-# Both set up .venv by themselves.
+# make docs: the documentation as a website, in site/. Each sets up .venv by itself.
 PYTHON ?= python3
 BIN := .venv/bin
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: setup demo test lint types readme clean
+.PHONY: setup demo test lint types docs readme clean
 
 setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,attacks,report]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,attacks,report]'
 	touch $@
 
 demo: setup
@@ -32,9 +32,12 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 readme: setup
 	$(BIN)/python scripts/fill_tables.py
 	$(BIN)/python scripts/robustness_curve.py
 
 clean:
-	rm -rf .venv build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build site *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
