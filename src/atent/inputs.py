@@ -98,7 +98,7 @@ def _check_kind(x: Tensor) -> None:
         raise UserError(f"the images are a {type(x).__name__}; allowed: a torch.Tensor of pixels in [0, 1]")
     if x.dim() < 2:
         raise UserError(
-            f"images of shape {tuple(x.shape)}; allowed: (n, channels, height, width), or what the network takes, (n, ...)"
+            f"images of shape {tuple(x.shape)}; allowed: (n, channels, height, width), or (n, ...) as the network needs"
         )
     if len(x) == 0 or x.numel() == 0:
         raise UserError(f"images of shape {tuple(x.shape)}; allowed: a batch of one image or more")

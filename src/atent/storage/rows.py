@@ -1,4 +1,4 @@
-"""Rows of attacks, one for each attacked image, and the accuracies that they give."""
+"""Rows of attacks, one per attacked image, and the accuracies computed from them."""
 
 from collections.abc import Iterable
 from statistics import median
@@ -18,7 +18,10 @@ def _check_threat(text: str) -> str:
 
 
 class AttackHeader(Header):
-    """What decides the rows of an attack. `judged` names the network made of the model, if it is judged by another."""
+    """The settings that determine the rows of an attack.
+
+    `judged` names the network that is attacked and evaluated, if it is not the model itself but made from it.
+    """
 
     threat: Annotated[str, AfterValidator(_check_threat)]
     attack: NotRequired[dict[str, Any]]
@@ -30,9 +33,9 @@ class AttackHeader(Header):
 
 @with_config(ConfigDict(extra="forbid"))
 class Row(Indexed):
-    """One attacked example: what the network said of x and of x_adv, and how far x_adv is.
+    """One attacked example: what the network predicts for x (`clean`) and x_adv (`adversarial`), and |x_adv - x|.
 
-    Attacks that look for the nearest misclassified point also say its `distance`, null where they found none.
+    Attacks that search for the nearest misclassified point also record its `distance`, null where they found none.
     """
 
     label: Whole
@@ -78,6 +81,6 @@ def robust_rate(rows: Iterable[Row]) -> Rate:
 
 
 def median_distance(rows: Iterable[Row]) -> float | None:
-    """The median over examples that are right; infinite where none was found for half of them. None: not measured."""
+    """The median over correctly classified examples; infinite if no point was found for half. None: not measured."""
     right = [row["distance"] for row in rows if "distance" in row and row["clean"] == row["label"]]
     return median(float("inf") if distance is None else distance for distance in right) if right else None
