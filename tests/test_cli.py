@@ -229,7 +229,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped by SIGINT; saved. The same command goes on from here." in said
+    assert "stopped by SIGINT; saved. Run the same command to resume." in said
     assert "Traceback" not in said
 
 

@@ -243,7 +243,7 @@ def forget_a_test_class(folder: Path) -> None:
         (add_sixteen_bits, r"deep\.png: its pixels are of mode I;16; allowed: 8-bit"),
         (leave_one_class, r"holds hat; allowed: two or more folders"),
         (leave_one_image, r"class 'hat' .*one image; at least 2"),
-        (put_all_into_train, r"train holds folders of classes but there is no"),
+        (put_all_into_train, r"train has folders of classes but there is no"),
         (forget_a_test_class, r"class 'coat' is in .*train but not in .*test"),
     ],
 )
