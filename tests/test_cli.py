@@ -93,7 +93,7 @@ def test_another_way_to_judge_the_same_weights_is_not_mixed_in(run: Path, tmp_pa
 @pytest.mark.parametrize("folder", ["attack", "certify"])
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("", "no header"), ("[1, 2]\n", "no header"), ("{}\n", "no header"), ("{\n", "no header")],
+    [("", "not a header"), ("[1, 2]\n", "not a header"), ("{}\n", "not a header"), ("{\n", "not a header")],
 )
 def test_a_file_that_is_not_ours_is_told_in_a_line(
     folder: str, content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
