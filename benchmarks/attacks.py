@@ -1,11 +1,11 @@
-"""How fast PGD is here and in Foolbox, ART and torchattacks: same steps, step size, start and threat.
+"""The speed of PGD here and in Foolbox, ART and torchattacks: same steps, step size, start and threat.
 
     python benchmarks/attacks.py --robust WEIGHTS --plain WEIGHTS [--data-dir DIR] [--examples N] [--rounds N]
 
-All run in turn in one process on copies of one network, each in the memory layout (default or channels last) in which
-it is faster, otherwise as its documentation shows. Figures are ratios of the best rounds. Accuracies must agree: an
-attack may be fast because it is weak; with --from-x all start at x itself, and no random start blurs them. A library
-that is not installed is left out.
+All attacks run alternately in one process on copies of one network, each in the memory layout (default or channels
+last) in which it is faster, and otherwise as its documentation shows. Figures are ratios of the best rounds. The
+accuracies must agree, since an attack may be fast because it is weak; with --from-x all start at x itself, so that
+random starts cause no differences. A library that is not installed is skipped.
 """
 
 import argparse
@@ -31,7 +31,7 @@ AGREE = 0.003
 
 
 class Bench:
-    """One network and its images, and every contender on it."""
+    """One network, its images, and the attacks of all libraries on it."""
 
     def __init__(
         self, model: nn.Module, images: Images, threat: Threat, steps: int, batch: int, random_start: bool
@@ -80,7 +80,7 @@ class Bench:
         return attack
 
     def contenders(self) -> dict[str, Callable[[nn.Module], Contender]]:
-        """How to build each contender that is installed on a network."""
+        """For each installed library, how to build its attack on a network."""
         found: dict[str, Callable[[nn.Module], Contender]] = {"ours": self.ours}
         peers = (
             ("Foolbox", "foolbox", self.foolbox),
@@ -97,7 +97,7 @@ class Bench:
         return found
 
     def run(self, attack: Contender, model: nn.Module, layout: str, examples: int) -> tuple[float, float]:
-        """Seconds that the attack takes on the first examples, and the network's accuracy under it."""
+        """The seconds that the attack takes on the first examples, and the accuracy of the network under it."""
         seconds, robust = 0.0, 0
         for part in evaluation_batches(examples, self.batch):
             x, y = self.images.batch(part)
@@ -110,7 +110,7 @@ class Bench:
         return seconds, robust / examples
 
     def compare(self, rounds: int) -> None:
-        """Print accuracy and time of each contender, the time also as a ratio to ours."""
+        """Print accuracy and time of each attack, the time also relative to ours."""
         chosen: dict[str, tuple[str, Contender]] = {}
         for name, build in self.contenders().items():
             trials = {layout: build(model) for layout, model in self.models.items()}

@@ -1,12 +1,12 @@
-"""How long certification takes here and in the plain form: one image after the other, all n draws each.
+"""The time of certification here and in the plain form: one image after the other, n draws each.
 
     python benchmarks/certify.py --target runs/mnist-smooth-gaussian [--data-dir DIR] [--examples N] [--rounds N]
 
-The plain form is Cohen et al.'s procedure as one writes it down: copies of one image, a tensor of noise added to them,
-the network, a count of its answers, batch after batch. All forms run in turn in one process with the same batch size,
-on the same images and network, the plain one in the memory layout in which it is faster. Figures are ratios of the best
-rounds. Certified accuracies must agree. Early settling is bounded from below: an image certified at r has at least
-log(alpha) / log(Phi(r / sigma)) draws in any valid test; the script prints what this makes of the ratio.
+The plain form is a direct implementation of Cohen et al.'s procedure: copies of one image, a tensor of noise added to
+them, the network, a count of its predictions, batch after batch. All forms run alternately in one process with the same
+batch size, images and network; the plain form uses the memory layout in which it is faster. Figures are ratios of the
+best rounds. Certified accuracies must agree. Stopping the draws early has a limit: in any valid test an image certified
+at r needs at least log(alpha) / log(Phi(r / sigma)) draws. The script prints the ratio that follows from it.
 """
 
 import argparse
@@ -121,7 +121,7 @@ def report(
     radii: tuple[float, ...],
     exact: Smoothing,
 ) -> None:
-    """A line for each form, and the fewest draws that any valid test needs for the images that were certified."""
+    """A line for each form, and the fewest draws that any valid test needs for the certified images."""
     count = len(labels)
 
     def held(name: str, radius: float) -> list[bool]:

@@ -1,9 +1,9 @@
-"""What the checks of a batch (images, labels, threat, terms) cost in a training step of ten-step PGD.
+"""The cost of the checks of a batch (images, labels, threat, terms) in a training step of ten-step PGD.
 
     python benchmarks/checks.py [--threads N] [--rounds N]
 
-A step checks twice: where the defense begins, and in the inner loop. Steps and checks run in turn in one process;
-figures are of the best rounds.
+A step checks twice: at the start of the defense, and in the inner loop. Steps and checks run alternately in one
+process; figures are from the best rounds.
 """
 
 import argparse
@@ -15,12 +15,12 @@ from atent.inputs import check_images, checked
 from atent.training.step import train_step
 from step import BATCH, SETTINGS, Bench, seconds
 
-CHECKS = 100  # in a row: one takes less than the clock can be trusted with
+CHECKS = 100  # timed together: a single one is too short for the clock
 GOAL = 0.01
 
 
 def compare(name: str, rounds: int) -> tuple[float, float]:
-    """Least seconds of a training step, and of the checks in it."""
+    """The shortest time of a training step, and of its checks, in seconds."""
     bench = Bench(name, steps=10)
     defense = PgdAt(steps=10)
     logits = bench.model(bench.x)

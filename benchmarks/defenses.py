@@ -1,10 +1,10 @@
-"""What a training step of every defense costs over the bare passes it runs.
+"""The cost of a training step of every defense, relative to the bare passes that it runs.
 
     python benchmarks/defenses.py [--threads N] [--rounds N] [--only trades atent]
 
-The passes of one step are recorded (forward only, gradient of the input, gradient of the weights, both), then run again
-with nothing in between: no search, no loss but cross-entropy, no bookkeeping. Both forms take turns in one process;
-figures are ratios of the best rounds.
+The passes of one step are recorded (forward only, gradient of the input, gradient of the weights, both) and then run
+again with nothing in between: no search, no loss except cross-entropy, no bookkeeping. Both forms run alternately in
+one process; figures are ratios of the best rounds.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 class Bench:
-    """A network, a batch, a defense and an optimizer; the step, and the passes it was seen to run."""
+    """A network, a batch, a defense and an optimizer; the training step, and its recorded passes."""
 
     def __init__(self, name: str, defense: Defense, build: Callable[..., torch.optim.Optimizer]) -> None:
         shape, self.threat = SETTINGS[name]
@@ -42,7 +42,7 @@ class Bench:
         self.y = torch.randint(shape.classes, (BATCH,))
         self.defense, self.optimizer = defense, build(self.model.parameters(), lr=1e-3)
         self.generator = torch.Generator().manual_seed(0)
-        # Train mode, gradient of the input, of the weights, and how many times the batch (noisy copies).
+        # Train mode, gradient of the input, of the weights, and the size in batches (noisy copies).
         self.passes: list[tuple[bool, bool, bool, int]] = []
         hook = self.model.register_forward_pre_hook(self._record)
         self.step()

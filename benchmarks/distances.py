@@ -1,10 +1,10 @@
-"""How near the misclassified images are that CW-l2 and DeepFool find, here and in Foolbox, with as many steps.
+"""The distances of the misclassified images that CW-l2 and DeepFool find, here and in Foolbox, with equal steps.
 
     python benchmarks/distances.py --plain RUN [--data-dir DIR] [--examples N] [--threads N]
 
-The same test images for both, those that the network has right. The median counts an image for which nothing was found
-as infinitely far. Foolbox's CW-l2 is tried with its own step size and constant, meant for 9 x 10,000 steps, and with
-those that suit so few steps best.
+Both attack the same test images, those that the network classifies correctly. In the median, an image for which nothing
+was found has infinite distance. Foolbox's CW-l2 is run with its default step size and constant, meant for 9 x 10,000
+steps, and with those that work best with so few steps.
 """
 
 import argparse
@@ -28,7 +28,7 @@ CW: dict[str, object] = {
     "binary_search_steps": CwL2().searches,
     "steps": CwL2().steps,
 }
-# Each of ours, its threat, and who it is compared with.
+# Each of our attacks, its threat, and the attacks it is compared with.
 PAIRS: list[tuple[dict[str, object], Threat, list[dict[str, object]]]] = [
     ({"name": "deepfool"}, L2, [{"name": "foolbox:L2DeepFoolAttack"}]),
     ({"name": "deepfool"}, LINF, [{"name": "foolbox:LinfDeepFoolAttack"}]),
@@ -37,7 +37,7 @@ PAIRS: list[tuple[dict[str, object], Threat, list[dict[str, object]]]] = [
 
 
 def distances(target: Target, settings: dict[str, object], threat: Threat, batch: int) -> Tensor:
-    """How far the point is that the attack finds for each image that is right; infinite where there is none."""
+    """For each correctly classified image, the distance of the point that the attack finds; infinite if none."""
     attack, found = make_attack(settings), []
     assert isinstance(attack, MinimalAttack)
     for part in evaluation_batches(len(target.images), batch):

@@ -1,10 +1,10 @@
-"""Images read from a folder while training, against the same images in memory: throughput and peak memory.
+"""Images read from a folder during training, compared with the same images in memory: throughput and peak memory.
 
 python benchmarks/folder.py [--images 100000] [--batches 60] [--rounds 5] [--workers 2]
 
 Writes the images (28 x 28 PNGs, digits of mnist-small shifted at random) into a temporary folder. Throughput: training
-steps of `small-cnn` with ATENT (7 steps), batches of 128, in one process, the two sources in turn, best of the rounds.
-Memory: whole trainings of one epoch cut short, each in a process of its own, of a tenth and of all of the images.
+steps of `small-cnn` with ATENT (7 steps), batches of 128, in one process, the two sources alternately, best of the
+rounds. Memory: a training of one shortened epoch in its own process, with a tenth of the images and with all.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def write_images(folder: Path, count: int) -> None:
 
 
 def train_batches(images: Images, count: int, workers: int) -> float:
-    """Images a second."""
+    """Images per second."""
     torch.manual_seed(0)
     model = MODELS["small-cnn"](images.shape).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -56,7 +56,7 @@ def train_batches(images: Images, count: int, workers: int) -> float:
 
 
 def peak_memory(folder: Path, images: int, stream: bool) -> float:
-    """MiB that a process takes at most to open so many images and train on some of them."""
+    """The peak memory in MiB of a process that opens this many images and trains on some of them."""
     command = [sys.executable, __file__, "--child", str(folder), "--images", str(images)]
     done = subprocess.run([*command, *(["--stream"] if stream else [])], capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout))

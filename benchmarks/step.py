@@ -1,10 +1,10 @@
-"""What a step of ATENT with the paper's moving average costs: against bare passes, the straightforward form and K.
+"""The cost of an ATENT step with the paper's moving average, against bare passes, a direct form, and several K.
 
     python benchmarks/step.py [--threads N] [--rounds N]
 
-All forms of one comparison run interleaved in one process with the same memory layout and allocator; figures are
-ratios of the best rounds. The last ratio compares our best settings (channels last, freed memory kept) with the
-straightforward form as one would write it (default layout and allocator), each in a process of its own, in turn.
+All forms of one comparison run alternately in one process with the same memory layout and allocator; figures are ratios
+of the best rounds. The last ratio compares our best settings (channels last, freed memory kept) with the direct form
+("straightforward") with default layout and allocator; each runs in its own process, alternately.
 """
 
 import argparse
@@ -33,7 +33,7 @@ BATCH = 128
 
 
 class Bench:
-    """One network with a batch, and the forms of a training step on it."""
+    """One network with a batch, and the forms of a training step with it."""
 
     def __init__(self, name: str, steps: int | None = None, channels_last: bool = True) -> None:
         shape, self.threat, default_steps, _ = SETTINGS[name]
@@ -103,7 +103,7 @@ def seconds(form: Callable[[], None]) -> float:
 
 
 def compare(name: str, rounds: int) -> dict[str, float]:
-    """Least seconds of every form over the rounds, taken in turn after a warm-up: other work can only add to them."""
+    """The shortest time of every form in seconds, run alternately after a warm-up: other processes only add time."""
     bench = Bench(name)
     forms: dict[str, Callable[[], None]] = {
         "ours, chain in eval mode": lambda: bench.ours("eval"),

@@ -1,10 +1,10 @@
-"""How many draws early settling needs: our rule, and two others that are valid under optional stopping.
+"""The number of draws when drawing stops early: our rule, and two others that are valid under optional stopping.
 
     python benchmarks/stopping.py [--n N] [--images N]
 
-Simulated counts of images whose true radii follow a published curve (MNIST, LeNet, sigma .5, Gaussian augmentation:
-99.1 / 96.9 / 89.8 / 67.8 % at 0, .5, 1, 1.5; beyond 1.5 an assumption: 35 % at 2, 10 % at 2.5, none at 3). No network
-is run.
+The counts are simulated, for images whose true radii follow a published curve (MNIST, LeNet, sigma .5, Gaussian
+augmentation: 99.1 / 96.9 / 89.8 / 67.8 % at 0, .5, 1, 1.5; beyond 1.5 assumed: 35 % at 2, 10 % at 2.5, none at 3). No
+network is run.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def _limits(how: Smoothing) -> list[float]:
 
 
 def _last(holds: NDArray[np.bool_]) -> int:
-    """The last of the counts 0, 1, ... up to which the condition holds; -1: not even for 0."""
+    """The last of the counts 0, 1, ... up to which the condition holds; -1 if it does not hold for 0."""
     return len(holds) - 1 if holds.all() else int(holds.argmin()) - 1
 
 

@@ -1,16 +1,17 @@
-"""What entropy adds: ATENT with one factor changed at a time, and PGD training, all at equal passes.
+"""What ATENT's entropy adds: ATENT with one factor changed at a time, and PGD training, with equal passes.
 
 python scripts/ablation.py --data-dir DATA                      trains what is missing
 python scripts/ablation.py --data-dir DATA --seeds 1 --variants pgd-at noise-0.1
 
-`atent`, from which the others differ by one factor, is not the paper's setting (40 steps of .01, gaussian start, train
-mode). The samples before its last step lie outside the ball and make half of its loss (`along_the_chain.py`).
+The variant `atent`, from which the others differ by one factor, is not the paper's setting (40 steps of .01, gaussian
+start, train mode). The samples before its last step lie outside the ball and make up half of its loss
+(`along_the_chain.py`).
 
-Prints the table of all that was judged so far, and writes its rows to `ablation.jsonl` in the folder of the runs.
+Prints the table of all trainings evaluated so far and writes its rows to `ablation.jsonl` in the folder of the runs.
 
-Each training costs five minutes of a two-core machine (`equal_budget.py`). PGD-40 judges it on 2,000 held-out images,
-the same for all variants of a seed. Stopped and started again, it goes on; two processes with different seeds can share
-the work.
+Each training costs five minutes of a two-core machine (`equal_budget.py`). It is evaluated by PGD-40 on 2,000 held-out
+images, the same for all variants of a seed. Run the same command to resume; two processes with different seeds can
+share the work.
 """
 
 import argparse
@@ -44,30 +45,30 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "noise-0.1": ATENT | {"defense.noise": 0.1},
     "share-1": ATENT | {"defense.share": 1.0},
     "pull-auto": ATENT | {"defense.pull": "auto"},
-    # The raw gradient is a thousandth of the sign: with steps fifty times as large the mean chain from x just
+    # The raw gradient is about a thousandth of its sign: with steps fifty times as large, the mean chain from x just
     # reaches the radius (on the demo's network).
     "raw": ATENT | {"defense.direction": "raw", "defense.reach": 100.0},
     "project-every": ATENT | {"defense.project": "every"},
     "project-never": ATENT | {"defense.project": "never"},
     "start-corner": ATENT | {"defense.start": "corner"},
     "mode-train": ATENT | {"defense.mode": "train"},
-    # The two that lost the least beside PGD training, together: the defaults chosen from the others.
+    # The two changes that lost least compared with PGD training, together: the defaults chosen from the other variants.
     "chosen": ATENT | {"defense.share": 1.0, "defense.project": "every"},
 }
 
 
 def finished(out: Path) -> list[dict[str, Any]]:
-    """A row for every training judged so far."""
+    """A row for every training evaluated so far."""
     folders = [(variant, seed, out / f"{variant}-{seed}") for variant in VARIANTS for seed in range(SEEDS)]
     found = [(variant, seed, folder / JUDGED) for variant, seed, folder in folders if (folder / JUDGED).exists()]
     return [{"variant": variant, "seed": seed, **read_json(file)} for variant, seed, file in found]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Mean and spread (standard deviation over the seeds) of each variant, the largest gain over PGD training first.
+    """Mean and standard deviation over the seeds of each variant, the largest gain over PGD training first.
 
-    The gain is of each seed, whose trainings begin with the same weights and are judged on the same images, and then
-    averaged.
+    The gain is computed per seed and then averaged: the trainings of a seed start from the same weights and are
+    evaluated on the same images.
     """
     rival = {row["seed"]: row["robust"] for row in rows if row["variant"] == "pgd-at"}
     variants: dict[str, list[dict[str, Any]]] = {}
@@ -98,7 +99,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def spread(shares: list[float], sign: str = "") -> str:
-    """Mean and standard deviation in percent; of a single value no deviation is known."""
+    """Mean and standard deviation in percent; a single value has no deviation."""
     mean = f"{100 * statistics.mean(shares):{sign}.2f}"
     return f"{mean} +- {100 * statistics.stdev(shares):.2f}" if len(shares) > 1 else mean
 

@@ -3,8 +3,8 @@
 python scripts/along_the_chain.py trades-mnist-smallcnn.pt --data-dir DATA --set share=0.9 --set project=last
 python scripts/along_the_chain.py runs/ablation/atent-0/best.safetensors ...        a network of `ablation.py`
 
-The network is a `small-cnn` at linf .3 in eval mode; the images are the first of MNIST's training images. `--set` gives
-a field of the defense another value than its default.
+The network is a `small-cnn` at linf .3 in eval mode; the images are the first of MNIST's training images. `--set`
+changes a field of the defense from its default.
 """
 
 import argparse
@@ -30,7 +30,7 @@ BATCH = 125
 
 
 class Sample(NamedTuple):
-    """x'_k over all images: its mean size and cross-entropy, and what it adds to the training loss."""
+    """Sample x'_k: its mean size and cross-entropy over all images, and its part of the training loss."""
 
     k: int
     size: float
@@ -39,7 +39,7 @@ class Sample(NamedTuple):
 
 
 def along(defense: Atent, model: nn.Module, images: Images, threat: Threat) -> Iterator[Sample]:
-    """The samples of the chain whose share is above the defense's tolerance, the first in the chain first."""
+    """The samples whose share is above the tolerance of the defense, in the order of the chain."""
     trained_on = [(k, share) for k, share in enumerate(defense.shares(), start=1) if share > defense.tolerance]
     sizes, losses = [0.0] * len(trained_on), [0.0] * len(trained_on)
     for start in range(0, len(images), BATCH):

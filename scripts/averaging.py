@@ -1,10 +1,10 @@
-"""Whether weight averaging harms networks with BatchNorm: held-out accuracy epoch by epoch, with it and without.
+"""Does weight averaging harm networks with BatchNorm? Held-out accuracy per epoch, with and without averaging.
 
 python scripts/averaging.py --data-dir DATA        trains what is missing
 
-A convolutional network of three layers on `mnist-small`, for ten epochs and for 45, and `resnet-20` on 2,000 images of
-CIFAR-10, trained plainly.
-Prints the table, and writes a line per training to `averaging.jsonl` in the folder of the runs.
+Standard training of a three-layer convolutional network on `mnist-small`, for ten epochs and for 45, and of `resnet-20`
+on 2,000 images of CIFAR-10.
+Prints the table and writes one line per training to `averaging.jsonl` in the folder of the runs.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def three_layers(shape: Shape) -> nn.Module:
 
 
 def cifar_part(out: Path, data_dir: Path | None) -> str:
-    """3,030 training images of CIFAR-10 as a file: 2,000 to train on, 1,000 held out, 30 that nobody reads."""
+    """3,030 training images of CIFAR-10 as a file: 2,000 to train on, 1,000 held out, 30 unused."""
     images = open_data("cifar10", data_dir).images("train")
     out.mkdir(parents=True, exist_ok=True)
     np.savez(out / "cifar10-part.npz", x=images.pixels()[:3030].numpy(), y=images.y[:3030].numpy())
@@ -48,7 +48,7 @@ def cifar_part(out: Path, data_dir: Path | None) -> str:
 
 
 def recipes(out: Path, data_dir: Path | None) -> dict[str, Recipe]:
-    """Each network and decay as a recipe."""
+    """A recipe for each network and decay."""
     three = {"model": "averaging:three_layers", "validation": 1000}
     twenty = {
         "model": "resnet-20",
@@ -69,7 +69,7 @@ def recipes(out: Path, data_dir: Path | None) -> dict[str, Recipe]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Mean held-out accuracy of the epochs compared, and how far the worst of them lies below the one without."""
+    """Mean held-out accuracy over the compared epochs, and how far they are below those without averaging."""
     lines = ["| training | mean % | below, mean | below, worst epoch |", "|---|---:|---:|---:|"]
     plain = {row["network"]: row["clean"] for row in rows if row["decay"] == 0}
     for row in rows:

@@ -1,8 +1,8 @@
-"""A digest of what a short training, attack and certificate give: the same before and after a change of no number.
+"""A digest of the results of a short training, attack and certification, to show that a change keeps all numbers.
 
-python scripts/digest.py            prints a line for weights, rows and tables each; about a minute on one core
+python scripts/digest.py            prints one line each for weights, rows and tables; about a minute on one core
 
-It uses the command line alone, so that it holds wherever modules move. Times are left out.
+It uses only the command line, so it still works after modules have moved. Times are not included.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ def weights(run: Path) -> str:
 
 
 def rows(run: Path) -> str:
-    """Of every line but costs, which hold times (and so does the checksum beside them)."""
+    """A digest of all lines except those of costs: they contain times, and checksums that depend on the times."""
     digest = hashlib.sha256()
     for path in sorted(run.glob("*/*.jsonl")):
         digest.update(path.name.encode())

@@ -1,8 +1,8 @@
-"""Trainings on MNIST at linf .3 that cost the same: shared by `ablation.py` and `side_by_side.py`.
+"""Trainings on MNIST at linf .3 with the same cost, used by `ablation.py` and `side_by_side.py`.
 
-A minute of a two-core machine pays for PER_MINUTE gradients of `small-cnn` with respect to an image. A training's
-images are cut so that images times cost is what its minutes pay for; the cost of an image is its passes (equal passes)
-or the time that they take (equal time).
+In one minute a two-core machine computes PER_MINUTE gradients of `small-cnn` with respect to an image. The number of
+training images is chosen so that images times cost per image equals the budget of the training. The cost of an image
+is the number of its passes (equal passes) or the time that they take (equal time).
 """
 
 import math
@@ -24,18 +24,18 @@ from atent.storage.rows import clean_rate, robust_rate
 from atent.storage.run import Run
 from atent.training.fit import fit, make_model
 
-HELD_OUT = 2000  # images that judge; never trained on
+HELD_OUT = 2000  # images for evaluation, never trained on
 JUDGED = "judged.json"
 IMAGES = 60_000 - HELD_OUT
 PER_MINUTE = IMAGES * 11 / 5  # ten-step PGD training (11 passes) sees all images in five minutes
 FORWARD, TO_WEIGHTS = 0.41, 1.48  # the time of other passes, measured at batch 64 in one thread, the other core busy
-# A training step over its passes so counted, batch 64, two threads, alone: TRADES 1.14, PGD training 1.08, plain 1.33.
+# Time of a training step / time of its passes, batch 64, two idle cores: TRADES 1.14, PGD training 1.08, standard 1.33.
 OVERHEAD = 1.14
 SHARED = {
     "epochs": 1,
     "batch": 64,
     "averaging": 0.99,
-    "monitor_examples": 10,  # enough where there is one epoch
+    "monitor_examples": 10,  # enough for a training of one epoch
     "schedule.name": "one-cycle",
     "schedule.warmup": 0.2,
     "schedule.eps_warmup": 1.6,
@@ -57,12 +57,12 @@ def time_of(recipe: Recipe) -> float:
 
 
 def gradients(recipe: Recipe) -> int:
-    """How many gradients of the loss the optimizer asks for in a batch."""
+    """How many gradients of the loss the optimizer computes per batch."""
     return int(recipe.optimizer["steps"]) if recipe.optimizer["name"] == "entropy-sgd" else 1
 
 
 def recipe_for(minutes: float, changes: Mapping[str, Any], seed: int, cost: Callable[[Recipe], float]) -> Recipe:
-    """`mnist-linf-standard` with these changes, and as many images as the minutes pay for; the rest is held out."""
+    """`mnist-linf-standard` with these changes and as many images as the budget allows; the rest is held out."""
     recipe = load_recipe("mnist-linf-standard", {**SHARED, "seed": seed, **changes})
     images = minutes * PER_MINUTE / cost(recipe)
     epochs = math.ceil(images / IMAGES - 0.01)
@@ -70,16 +70,16 @@ def recipe_for(minutes: float, changes: Mapping[str, Any], seed: int, cost: Call
 
 
 def images_of(recipe: Recipe) -> int:
-    """How many images a training sees, those seen again counted again."""
+    """The number of images that a training sees, summed over its epochs."""
     return (60_000 - int(recipe.validation)) * recipe.epochs
 
 
 def judged(recipe: Recipe, folder: Path, data_dir: Path, examples: int = HELD_OUT, steps: int = 40) -> dict[str, Any]:
-    """Train, if that was not done yet, and attack the best weights on images held out of every training of the seed."""
+    """Train if not done yet, and attack the best weights on images held out of every training of the seed."""
     run, file = Run(folder), folder / JUDGED
     if not file.exists():
         fit(recipe, folder, data_dir=data_dir)
-        # The smaller held-out set of a seed is a part of the larger ones.
+        # The smaller held-out sets of a seed are subsets of the larger ones.
         _, held = hold_out(load("mnist", "train", data_dir), HELD_OUT, derive(recipe.seed, "hold-out"))
         held = held.take(slice(examples))
         model = make_model(recipe, held)

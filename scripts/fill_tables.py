@@ -89,7 +89,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
 
 
 def filled(page: str) -> str:
-    """The page with what stands between the marks of each of its tables replaced."""
+    """The page with the text between the marks of each of its tables replaced."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for name, table in PAGES[page].items():
         begin, end = f"<!-- {name}: made by `make readme` -->", f"<!-- end of {name} -->"

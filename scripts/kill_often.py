@@ -1,12 +1,12 @@
-"""Kill a short training at random moments, resume it, and see that nothing is lost.
+"""Kill a short training at random times, resume it, and check that nothing is lost.
 
 python scripts/kill_often.py --kills 50 --seed 0 [--set defense.name=mma ...]
 
-An uninterrupted training is the reference. Then trainings by the same recipe are killed with SIGKILL, each process at a
-moment drawn uniformly from the time that the whole training takes (counted from its first word, not from the process'
-start), and started again until they end. After every kill each file must be readable; at every end weights, optimizer,
-averages and log must equal the reference's bit for bit, and no temporary file may be left. Prints a JSON line; exit
-code 1 if anything was not so.
+An uninterrupted training is the reference. Then trainings with the same recipe are killed with SIGKILL and started
+again until they finish. Each process is killed at a time drawn uniformly from the duration of the whole training
+(counted from its first line of output, not from the start of the process). After every kill each file must be readable.
+A finished training must have the weights, optimizer, averages and log of the reference, bit for bit, and no temporary
+file may be left. Prints a JSON line; exit code 1 if a check failed.
 """
 
 import argparse
@@ -24,13 +24,13 @@ import torch
 from atent.storage.files import load_tensors, read_json
 from atent.storage.run import Run
 
-# 400 images of mnist-small in 8 batches an epoch, the state saved after each: there is nearly always a write to hit.
+# 400 images of mnist-small, 8 batches per epoch, saved after each batch: a kill often hits a process that is writing.
 RECIPE = ["validation=5600", "batch=50", "monitor_examples=20", "monitor.steps=2", "defense.steps=2"]
 COMMAND = [sys.executable, "-m", "atent", "train", "demo", "--threads=1", "--checkpoint-batches=1"]
 
 
 def start(folder: Path, settings: list[str]) -> tuple[subprocess.Popen[str], str]:
-    """Start a training; returns once it has said its first line, with that line."""
+    """Start a training; returns after its first line of output, with that line."""
     command = [*COMMAND, *(f"--set={setting}" for setting in settings), f"--out={folder}"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr
@@ -38,7 +38,7 @@ def start(folder: Path, settings: list[str]) -> tuple[subprocess.Popen[str], str
 
 
 def check_readable(run: Run) -> None:
-    """Whatever files there are can be read whole."""
+    """Check that all existing files can be read completely."""
     for path in (run.recipe_file, run.environment_file):
         if path.exists():
             read_json(path)
@@ -49,7 +49,7 @@ def check_readable(run: Run) -> None:
 
 
 def differences(run: Run, reference: Run) -> list[str]:
-    """What is not bit for bit as in the reference."""
+    """What is not bit-identical to the reference."""
     found = []
     for ours, theirs in ((run.last, reference.last), (run.best, reference.best)):
         mine, other = load_tensors(ours)[0], load_tensors(theirs)[0]

@@ -1,4 +1,4 @@
-"""Write a folder of PNGs from Fashion-MNIST, one folder per class, to try own images with.
+"""Write a folder of PNGs from Fashion-MNIST, one folder per class, as an example of a user's own images.
 
 python scripts/make_clothes.py clothes --classes bag coat sandal --each 1000 [--data-dir DIR]
 """

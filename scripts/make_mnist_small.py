@@ -1,4 +1,4 @@
-"""Cut `mnist-small` out of MNIST: the first 600 training and the first 200 test images of each digit.
+"""Make `mnist-small` from MNIST: the first 600 training and the first 200 test images of each digit.
 
 Usage: python scripts/make_mnist_small.py DATA_DIR   (the folder that holds MNIST's four files)
 """

@@ -1,7 +1,7 @@
-"""Add checksums to the finished files of rows that an older atent wrote: python scripts/seal_rows.py results
+"""Add checksums to finished files of rows that an older version wrote: python scripts/seal_rows.py results
 
-A file is sealed only if each of its images has one row and all fields have their types. Rows, costs and the file's name
-stay as they are. The checksums notice what changes from now on, not what may have changed before.
+A file is sealed only if each of its images has one row and all fields have their types. Rows, costs and file names do
+not change. The checksums detect changes from now on, not earlier ones.
 """
 
 import argparse
@@ -18,7 +18,7 @@ KINDS: tuple[Kind[Any], ...] = (ATTACK, CERTIFY)
 
 
 def sealed(path: Path) -> bytes:
-    """The file with checksums: at the end of each batch or, where costs were not recorded, of all rows."""
+    """The file with checksums: after each batch or, if costs were not recorded, one after all rows."""
     header, *lines = read_rows(path)
     checksum = to_line({**header, **SEALED})
     content, batch = [checksum], list[bytes]()
@@ -34,7 +34,7 @@ def sealed(path: Path) -> bytes:
 
 
 def seal(file: RowFile[Any]) -> bool:
-    """Seal a file that is not sealed yet, and see that it says what it said."""
+    """Seal a file that is not sealed yet, and check that its content is the same."""
     before = file.read()
     if before.verified:
         return False

@@ -1,16 +1,16 @@
-"""Eight ways to train one network, MNIST at linf .3, ten minutes of a two-core machine each.
+"""Eight training methods for one network, MNIST at linf .3, ten minutes of a two-core machine each.
 
 python scripts/side_by_side.py --data-dir DATA [--only trades mart]
-python scripts/side_by_side.py --data-dir DATA --only pgd-at mart --lr 0.05           at a rate of one's own
+python scripts/side_by_side.py --data-dir DATA --only pgd-at mart --lr 0.05           with a given learning rate
 python scripts/side_by_side.py --data-dir DATA --collect results/side-by-side        when all are done
 
-`atent` is the defense at its defaults: PGD training with a little noise.
+`atent` is the defense with its defaults: PGD training with a little noise.
 
-One schedule for all; the learning rate of each is the best of three by trials of two minutes, judged on held-out
-images (PGD-20 on 1,000); where the training proper then gets stuck at a constant answer, as a rate can that two minutes
-spoke for, it is repeated at the next best. PGD-40 attacks the networks on the whole test set, AutoAttack (the extra
-`attacks`) on the first 200 images, rows and all, as `atent attack` does. Stopped and started again, it goes on;
-processes with different names can share the work.
+All methods use the same schedule. The learning rate of each is the best of three in trials of two minutes, evaluated on
+1,000 held-out images with PGD-20. If the ten-minute training then gets stuck at a constant prediction, which a trial of
+two minutes may not show, it is repeated with the next best rate. The networks are attacked by PGD-40 on the whole test
+set and by AutoAttack (the extra `attacks`) on the first 200 images, with rows as `atent attack` writes them. Run the
+same command to resume; processes with different names can share the work.
 """
 
 import argparse
@@ -38,7 +38,7 @@ TRIAL, FULL = 2, 10
 PGD = {"name": "pgd", "steps": 40}
 AUTOATTACK, FIRST = {"name": "autoattack"}, 200
 SGD: list[dict[str, Any]] = [{"optimizer.lr": lr} for lr in (0.02, 0.05, 0.1)]
-# Entropy-SGD's own rate is near 1 by construction; what corresponds to a learning rate is its inner step.
+# Entropy-SGD's outer rate is near 1 by construction; its inner step corresponds to a learning rate.
 ENTROPY: list[dict[str, Any]] = [{"optimizer.name": "entropy-sgd", "optimizer.step": step} for step in (0.05, 0.1, 0.2)]
 JUDGE = {"monitor_examples": 500, "monitor.steps": 20}  # of the epochs of the fast ones, which have many
 METHODS: dict[str, dict[str, Any]] = {
@@ -54,7 +54,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def ranked(name: str, out: Path, data_dir: Path) -> list[dict[str, Any]]:
-    """The settings, those first whose trials were the best on held-out images: robust, of plain training clean."""
+    """The settings, ordered by held-out accuracy in their trials, best first: robust, for standard training clean."""
     scores: list[tuple[tuple[float, float], dict[str, Any]]] = []
     for k, rate in enumerate(ENTROPY if name == "entropy-sgd" else SGD):
         recipe = recipe_for(TRIAL, METHODS[name] | rate | JUDGE, 0, time_of)
@@ -65,13 +65,13 @@ def ranked(name: str, out: Path, data_dir: Path) -> list[dict[str, Any]]:
 
 
 def stuck(folder: Path) -> bool:
-    """Whether a training's last epoch left next to a constant answer."""
+    """Whether the network was close to a constant prediction after the last epoch of a training."""
     history = Run(folder).history()
     return bool(history) and history[-1]["clean"] < 0.2
 
 
 def compare(name: str, out: Path, data_dir: Path) -> None:
-    """Train by the best settings of the trials that do not get stuck, and attack."""
+    """Train with the best settings of the trials that do not get stuck, and attack."""
     for k, rate in enumerate(ranked(name, out, data_dir)):
         folder = out / f"{name}-{k}"
         train(name, rate, folder, data_dir)
@@ -92,7 +92,7 @@ def attack(folder: Path, data_dir: Path) -> None:
 
 
 def collect(out: Path, kept: Path) -> None:
-    """Keep what the table is made of: recipes, logs and rows of all trainings, stuck ones too; a row for each trial."""
+    """Copy the sources of the table: recipes, logs and rows of all trainings, also stuck ones; one row per trial."""
     kept.mkdir(parents=True, exist_ok=True)
     trials = sorted(out.glob(f"*-trial-*/{JUDGED}"))
     write_rows(kept / "trials.jsonl", [{"trial": trial.parent.name, **read_json(trial)} for trial in trials])
@@ -112,14 +112,14 @@ def reached(folder: Path) -> Result | None:
 
 
 def withstood(folder: Path) -> str:
-    """What AutoAttack left of the first images; nothing where it has not met as many."""
+    """Robust accuracy under AutoAttack on the first images; empty if it has not attacked that many."""
     attacks = [attack for met in finished(folder) for attack in met.attacks if attack.header["label"] == "AutoAttack"]
     enough = (of for of in attacks if len(of.rows) >= FIRST)
     return next((f"{robust_rate(of.rows[:FIRST])}{mark(of.verified)}" for of in enough), "")
 
 
 def table(kept: Path, published: Path) -> str:
-    """What each training reached, the most robust first, and a published network under the same attacks."""
+    """The accuracies of each training, the most robust first, and of a published network under the same attacks."""
     lines = [(line, folder) for folder in [*kept.glob("*"), published] if (line := reached(folder))]
     body = [
         f"| {line.run} | {how(folder)} | {100 * line.clean.value:.2f} | {line.robust}{mark(line.verified)} | "
@@ -133,7 +133,7 @@ def table(kept: Path, published: Path) -> str:
 
 
 def sentence(folder: Path) -> str:
-    """What a training reached, for its method's page; also at rates beside the one that the trials chose."""
+    """The accuracies of a training, for the page of its method; also for other rates than the one the trials chose."""
     if not reached(folder):
         return "Not trained side by side with the others yet."
     beside = sorted(folder.parent.glob(f"{folder.name}-lr-*"))
@@ -148,13 +148,13 @@ def accuracies(folder: Path) -> str:
 
 
 def rate_of(folder: Path) -> str:
-    """What a training's rate was: of Entropy-SGD, its inner step."""
+    """The learning rate of a training; for Entropy-SGD its inner step."""
     optimizer = recipe_of(Run(folder)).optimizer
     return f"step {optimizer['step']:g}" if optimizer["name"] == "entropy-sgd" else f"{optimizer['lr']:g}"
 
 
 def how(folder: Path) -> str:
-    """Rate, passes and images of a training; nothing is known of a published network's."""
+    """Learning rate, passes and images of a training; empty for a published network."""
     if not Run(folder).recipe_file.exists():
         return " | | "
     recipe = recipe_of(Run(folder))

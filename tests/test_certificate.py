@@ -186,8 +186,8 @@ def test_goals_count_in_order() -> None:
         ({"alpha": 1.0}, ["alpha 1"]),
         ({"radii": (-1.0,)}, ["radius -1"]),
         ({"n": 9}, ["n 9", "can only abstain", "10 or more"]),
-        ({"sigma": 0.12, "n": 47_000, "radii": (0.435,)}, ["0.435", "out of reach", "47,808"]),
-        ({"radii": (1000.0,)}, ["1000", "out of reach", "larger sigma"]),
+        ({"sigma": 0.12, "n": 47_000, "radii": (0.435,)}, ["0.435", "cannot be proven", "47,808"]),
+        ({"radii": (1000.0,)}, ["1000", "cannot be proven", "larger sigma"]),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, object], words: list[str]) -> None:

@@ -96,7 +96,7 @@ def test_rows_of_the_smoothed_network_are_not_mixed_in(run: Path, tmp_path: Path
 @pytest.mark.parametrize("folder", ["attack", "certify"])
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("", "no header"), ("[1, 2]\n", "no header"), ("{}\n", "no header"), ("{\n", "no header")],
+    [("", "not a header"), ("[1, 2]\n", "not a header"), ("{}\n", "not a header"), ("{\n", "not a header")],
 )
 def test_a_file_that_is_not_ours_is_told_in_a_line(
     folder: str, content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -232,7 +232,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped by SIGINT; saved. The same command goes on from here." in said
+    assert "stopped by SIGINT; saved. Run the same command to resume." in said
     assert "Traceback" not in said
 
 

@@ -114,7 +114,7 @@ def test_a_broken_download_goes_on_where_it_stopped(
     use(monkeypatch, mirror=tar_archive(f"{server}/all.tar.gz", "inside"))
     whole = archive({f"inside/{file}": content for file, content in FILES.items()})
     Server.contents, Server.limit = {"/all.tar.gz": whole}, 100
-    with pytest.raises(UserError, match="could not bring file-1, file-2"):
+    with pytest.raises(UserError, match="could not download file-1, file-2"):
         fetch(toy, tmp_path, quiet)
     Server.limit = None
     assert contents(fetch(toy, tmp_path, quiet)) == FILES
@@ -127,7 +127,7 @@ def test_tampered_files_are_not_kept(
 ) -> None:
     use(monkeypatch, mirror=gzipped_files(server))
     Server.contents = {f"/{file}.gz": served for file in FILES}
-    with pytest.raises(UserError, match="could not bring"):
+    with pytest.raises(UserError, match="could not download"):
         fetch(toy, tmp_path, quiet)
     assert not any((tmp_path / toy / file).exists() for file in FILES)
     Server.contents = {f"/{file}.gz": gzip.compress(content, mtime=0) for file, content in FILES.items()}
@@ -141,9 +141,9 @@ def test_a_server_that_does_not_say_the_length_is_told_in_a_line(
     Server.contents = {f"/{file}.gz": b"something" for file in FILES}
     monkeypatch.setattr(Server, "send_header", lambda *_: None)
     said: list[str] = []
-    with pytest.raises(UserError, match="could not bring"):
+    with pytest.raises(UserError, match="could not download"):
         fetch(toy, tmp_path, said.append)
-    assert "does not say how long" in said[0]
+    assert "does not send the length" in said[0]
 
 
 def test_the_next_way_is_tried_for_what_is_missing(

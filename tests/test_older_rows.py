@@ -28,7 +28,7 @@ def test_older_files_are_shown_as_unverified(
         shown = capsys.readouterr()
         assert shown.err == ""
         assert " *" in shown.out
-        assert "* Rows of an older atent, without checksums: not verified.\n" in shown.out
+        assert "* Rows written by an older version, without checksums: not verified.\n" in shown.out
 
 
 @pytest.mark.parametrize("damage", ["rows doubled", "row copied", "row lost", "type changed"])

@@ -59,9 +59,9 @@ def spoiled(value: float) -> np.ndarray:
     [
         ({"y": None}, r"no array 'y'; found: x"),
         ({"y": np.arange(29) % 3}, r"shape \(29,\).*each of 30 images"),
-        ({"y": np.zeros(30, int)}, r"one class only; allowed: two or more"),
+        ({"y": np.zeros(30, int)}, r"only one class; allowed: two or more"),
         ({"x": np.uint8(3)}, r"y is int64 of shape \(30,\); allowed: one whole number for each image"),
-        ({"classes": "abc"}, r"classes has shape \(\); allowed: a name for each class"),
+        ({"classes": "abc"}, r"classes has shape \(\); allowed: one name per class"),
         ({"y": np.linspace(0, 1, 30)}, r"float64.*allowed: one whole number"),
         ({"y": np.arange(30) % 3 - 1}, r"y\[0\] = -1; allowed: 0 to"),
         ({"y": np.arange(30) % 3, "classes": ["a", "b"]}, r"y\[2\] = 2; allowed: 0 to 1"),

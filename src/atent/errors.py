@@ -1,19 +1,19 @@
-"""What ends a command early: a user's mistake, told in one line with exit code 2, or a user's wish. And a doubt."""
+"""Exceptions that end a command early: a user's error (one line, exit code 2) or a stop signal. And a warning."""
 
 import signal
 from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """What was given, what is allowed, and where: one line, no traceback."""
+    """A user's error. Its message is one line: the value given, the values allowed, the place. No traceback."""
 
 
 class ThreatWarning(UserWarning):
-    """A radius so large that another unit of it was probably meant."""
+    """The radius is so large that the user probably meant another unit (8/255 instead of 8)."""
 
 
-class Interrupted(Exception):  # noqa: N818 (nothing went wrong)
-    """A signal asked the work to stop; its state is saved. `code` is the process' exit code."""
+class Interrupted(Exception):  # noqa: N818 (not an error)
+    """A signal stopped the work after its state was saved. `code` is the exit code of the process."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -21,6 +21,6 @@ class Interrupted(Exception):  # noqa: N818 (nothing went wrong)
 
 
 def unknown(kind: str, name: object, known: Iterable[str], where: str = "") -> UserError:
-    """The error for a name that is not in a table."""
+    """The error for a name that a table does not have."""
     place = f" ({where})" if where else ""
     return UserError(f"unknown {kind} {str(name)!r}; known: {', '.join(sorted(known))}{place}")

@@ -1,4 +1,4 @@
-"""What methods are called with: images in the threat's box, labels that the network knows. All else gets a sentence."""
+"""Checks of what methods are called with: images in the threat's box, labels that the network has classes for."""
 
 import math
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from atent.threat import TOLERANCE, Threat
 
 
 def check_images(x: Tensor, threat: Threat | str) -> Threat:
-    """Refuse anything but a batch of images in the threat's box; the threat, read if it is text.
+    """Raise a UserError unless x is a batch of images in the threat's box; returns the threat, parsed if it is text.
 
-    An unboxed threat takes any finite values. The device is read from once.
+    An unboxed threat allows any finite values. There is one transfer from the device.
     """
     threat = Threat.parse(threat)
     _check_kind(x)
@@ -26,10 +26,11 @@ def check_images(x: Tensor, threat: Threat | str) -> Threat:
 
 @contextmanager
 def checked(model: nn.Module, x: Tensor, y: Tensor | None, threat: Threat | str) -> Iterator[Threat]:
-    """As `check_images`, and refuse labels that are none, or beyond the classes of the network's first logits.
+    """As `check_images`; also check the labels, against the number of classes of the network's first logits.
 
-    Every attack and defense begins with it. There is one transfer from the device; the highest label waits for the
-    first logits, whose shape tells the classes without another. Without labels, only the images are checked.
+    Every attack and defense begins with it. There is one transfer from the device: the highest label is checked when
+    the first logits arrive, because their shape gives the number of classes. Without labels only the images are
+    checked.
     """
     threat = Threat.parse(threat)
     if not isinstance(model, nn.Module):
@@ -44,7 +45,7 @@ def checked(model: nn.Module, x: Tensor, y: Tensor | None, threat: Threat | str)
     _check_range(low, high, threat.box)
     if least < 0:
         raise UserError(f"the labels go from {least:.0f} to {most:.0f}; allowed: 0 to the number of classes - 1")
-    if isinstance(model, torch.jit.ScriptModule):  # it takes no hooks
+    if isinstance(model, torch.jit.ScriptModule):  # it does not support hooks
         with torch.no_grad():
             _check_known(int(most), model(x[:1]))
         yield threat
@@ -55,7 +56,7 @@ def checked(model: nn.Module, x: Tensor, y: Tensor | None, threat: Threat | str)
 
 @contextmanager
 def _first_pass(model: nn.Module, x: Tensor, label: int) -> Iterator[None]:
-    """Watch the network's first pass: it must take such images, and know the label."""
+    """Observe the network's first pass: it must accept images of this shape and have a class for the label."""
     inside = False
 
     def begins(*_: Any) -> None:
@@ -77,7 +78,7 @@ def _first_pass(model: nn.Module, x: Tensor, label: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not inside or type(error) is not RuntimeError:  # out of memory is one of its own
+        if not inside or type(error) is not RuntimeError:  # such as torch.OutOfMemoryError
             raise
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(f"the network does not take images of shape {tuple(x.shape)}: {reason}") from error
@@ -92,12 +93,12 @@ def _check_known(label: int, logits: Any) -> None:
 
 
 def _check_kind(x: Tensor) -> None:
-    """Refuse what is no batch of floating-point images."""
+    """Raise a UserError unless x is a batch of floating-point images."""
     if not isinstance(x, Tensor):
         raise UserError(f"the images are a {type(x).__name__}; allowed: a torch.Tensor of pixels in [0, 1]")
     if x.dim() < 2:
         raise UserError(
-            f"images of shape {tuple(x.shape)}; allowed: (n, channels, height, width), or (n, ...) as the network takes"
+            f"images of shape {tuple(x.shape)}; allowed: (n, channels, height, width), or (n, ...) as the network needs"
         )
     if len(x) == 0 or x.numel() == 0:
         raise UserError(f"images of shape {tuple(x.shape)}; allowed: a batch of one image or more")
@@ -109,10 +110,10 @@ def _check_labels(x: Tensor, y: Tensor) -> None:
     if not isinstance(y, Tensor):
         raise UserError(f"the labels are a {type(y).__name__}; allowed: a torch.Tensor of torch.int64")
     if y.shape != (len(x),):
-        one = "; a single image is a batch as x[None]" if y.numel() == 1 else ""
+        one = "; x[None] makes a batch of a single image" if y.numel() == 1 else ""
         raise UserError(
             f"labels of shape {tuple(y.shape)} for images of shape {tuple(x.shape)}; allowed: ({len(x)},), "
-            f"a class number for each image{one}"
+            f"one class number per image{one}"
         )
     if y.dtype != torch.int64:
         raise UserError(f"labels of {y.dtype}; allowed: class numbers of torch.int64, as y.long() gives them")
@@ -121,13 +122,13 @@ def _check_labels(x: Tensor, y: Tensor) -> None:
 
 
 def _extremes(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The least and the greatest value, read in the order of the memory: torch would copy channels that come last."""
+    """The smallest and the largest value, read in memory order: torch would copy a channels-last tensor."""
     in_memory = x.detach().permute(sorted(range(x.dim()), key=x.stride, reverse=True))
     return in_memory.min(), in_memory.max()
 
 
 def _read(*values: Tensor) -> list[float]:
-    """Numbers of any type, in one transfer."""
+    """The values as numbers, in one transfer from the device."""
     numbers: list[float] = torch.stack([value.float() for value in values]).tolist()
     return numbers
 

@@ -1,4 +1,4 @@
-"""Losses, one number per example, shape (n,). Whoever needs a scalar reduces."""
+"""Losses: one number per example, shape (n,). The caller reduces them where it needs a scalar."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -18,14 +18,14 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def margin(logits: Tensor, y: Tensor) -> Tensor:
-    """max over wrong classes of their logit, minus the true one: positive where the example is misclassified."""
+    """The largest logit of the wrong classes minus the true class's: positive where the example is misclassified."""
     true = logits.gather(1, y[:, None]).squeeze(1)
     wrong = logits.scatter(1, y[:, None], float("-inf"))
     return wrong.amax(1) - true
 
 
 def dlr(logits: Tensor, y: Tensor) -> Tensor:
-    """The margin divided by the difference of the largest and the third largest logit: blind to the logits' scale.
+    """The margin over the difference of the largest and third largest logit: independent of the logits' scale.
 
     Croce & Hein 2020, https://arxiv.org/abs/2003.01690, Eq. 6 (the difference of logits ratio).
     """
@@ -38,15 +38,15 @@ def dlr(logits: Tensor, y: Tensor) -> Tensor:
 def soft_margin(logits: Tensor, y: Tensor) -> Tensor:
     """The margin with a soft maximum, log sum over wrong classes of exp(logit), minus the true logit.
 
-    Ding et al. 2020, https://arxiv.org/abs/1812.02637 (the soft logit margin): never below the margin, so where
-    it is negative the example is rightly classified.
+    Ding et al. 2020, https://arxiv.org/abs/1812.02637 (the soft logit margin). It is never below the margin, so where
+    it is negative the example is correctly classified.
     """
     true = logits.gather(1, y[:, None]).squeeze(1)
     return logits.scatter(1, y[:, None], float("-inf")).logsumexp(1) - true
 
 
 def divergence(logits: Tensor, of: Tensor) -> Tensor:
-    """KL(p || q), p = softmax(of) and q = softmax(logits); finite for any finite logits, as are its gradients."""
+    """KL(p || q), p = softmax(of) and q = softmax(logits); it and its gradients are finite for finite logits."""
     log_p, log_q = of.log_softmax(1), logits.log_softmax(1)
     return (log_p.exp() * (log_p - log_q)).sum(1)
 
@@ -54,8 +54,8 @@ def divergence(logits: Tensor, of: Tensor) -> Tensor:
 def boosted_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """-log p_y - log(1 - p_k), k the most probable wrong class.
 
-    Wang et al. 2020 (MART), https://openreview.net/forum?id=rklOg6EFwS. One minus p_k is taken as the sum of the
-    other probabilities, in logarithms: the difference would be 0 where p_k rounds to 1.
+    Wang et al. 2020 (MART), https://openreview.net/forum?id=rklOg6EFwS. 1 - p_k is computed as the sum of the other
+    probabilities, in logarithms: the difference would be 0 where p_k rounds to 1.
     """
     log_p = logits.log_softmax(1)
     runner_up = logits.scatter(1, y[:, None], float("-inf")).argmax(1, keepdim=True)

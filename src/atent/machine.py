@@ -1,4 +1,4 @@
-"""The process we run in: threads, allocator, and what to record about it."""
+"""The process and its machine: threads, memory allocator, device, and what a run records about them."""
 
 import ctypes
 import os
@@ -21,16 +21,16 @@ def prepare(threads: int | None = None) -> None:
         if threads < 1:
             raise UserError(f"--threads {threads}; allowed: 1 or more")
         torch.set_num_threads(threads)
-    # The same bits on every run; TF32 convolutions would blur an attack's gradients.
+    # Bit-identical runs; TF32 convolutions would make an attack's gradients less exact.
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.backends.cudnn.allow_tf32 = False
     keep_freed_memory()
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc not to return freed memory to the system; True if it was told.
+    """Set glibc's malloc to keep freed memory in the process; True if that was possible.
 
-    By default every large activation is mapped anew: about 10,000 page faults a training step, a fifth of its time.
+    By default every large activation is mapped again: about 10,000 page faults per training step, a fifth of its time.
     """
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
         return False
@@ -47,7 +47,7 @@ def ram_bytes() -> int:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` takes CUDA or MPS where there is one; anything else must exist."""
+    """The device by name. `auto` is CUDA or MPS if available, else the CPU; any other device must exist."""
     if name == "auto":
         return torch.device(
             "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -59,12 +59,12 @@ def pick_device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"--device {name}: {reason}; 'cpu' always works, 'auto' takes the best there is") from None
+        raise UserError(f"--device {name}: {reason}; 'cpu' always works, 'auto' picks the fastest there is") from None
     return device
 
 
 def environment() -> dict[str, object]:
-    """What a reader needs to judge a number: command, versions, commit, machine."""
+    """What a reader needs to reproduce a number: command, versions, commit, machine."""
     import numpy
 
     from atent import __version__
@@ -84,16 +84,16 @@ def environment() -> dict[str, object]:
 
 
 def _command() -> str:
-    """What was typed, as a shell takes it, without the program's folder; `python -m atent` is `atent`."""
+    """The command line, quoted for a shell, without the program's folder; `python -m atent` becomes `atent`."""
     program, *arguments = sys.argv or [""]
     name = Path(program).name
     return shlex.join(["atent" if name == "__main__.py" else name, *arguments]) if name else ""
 
 
 def _commit() -> str | None:
-    """The commit of our own source tree, if it is one."""
+    """The commit of atent's source tree, if atent runs from a git clone."""
     root = Path(__file__).parents[2]
-    if not (root / ".git").exists():  # installed, perhaps inside another project's tree
+    if not (root / ".git").exists():  # installed, possibly inside the repository of another project
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*"]
     try:

@@ -37,16 +37,16 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self,
         name: str,
-        path: Sequence[str] | None,  # noqa: ARG002 (the protocol's)
+        path: Sequence[str] | None,  # noqa: ARG002 (signature set by the protocol)
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
         package, _, module = name.partition(".")
         return ModuleSpec(name, self) if package == "atent" and module in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Make a stand-in that takes its names from the new modules."""
+        """Fill the old module with a `__getattr__` that looks names up in the new modules."""
         homes = [f"atent.{home}" for home in MOVED[module.__name__.removeprefix("atent.")]]
-        words = f"{module.__name__} has moved to {' and '.join(homes)}; the old path goes with version 0.2"
+        words = f"{module.__name__} has moved to {' and '.join(homes)}; version 0.2 removes the old path"
         warnings.warn(words, DeprecationWarning, stacklevel=2)
 
         def find(name: str) -> Any:
@@ -60,6 +60,6 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Answer imports of the old paths."""
+    """Let the old paths be imported."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

@@ -1,4 +1,4 @@
-"""Long work: a bar with rate and time left on a terminal, plain lines elsewhere, and polite stops."""
+"""Progress of long work (a bar with rate and time left on a terminal, lines elsewhere), and stops by signals."""
 
 import signal
 import sys
@@ -16,16 +16,16 @@ SECONDS_BETWEEN_LINES = 15.0
 
 
 class Advance(Protocol):
-    """Called with how much is done and a few words about it."""
+    """Called with the number of units done and a short text to show."""
 
     def __call__(self, done: int, words: str = "") -> None: ...
 
 
 @contextmanager
 def progress(label: str, total: int, unit: str, done: int = 0, brief: bool = False) -> Iterator[Advance]:
-    """Show how work of `total` units goes on, on standard error; yields the function to call with what is done.
+    """Show the progress of `total` units of work on standard error; yields the function to call with the units done.
 
-    `brief` work, which nobody waits for where it is small, leaves no closing line.
+    `brief` work prints no last line: it often ends before a user would wait for it.
     """
     console = Console(stderr=True)
     if console.is_terminal:
@@ -55,7 +55,7 @@ def _bar(console: Console, unit: str) -> Progress:
 
 
 class _Clock:
-    """The rate since this process began, not since the work did: resumed work was not done now."""
+    """The rate since this process started; work done before a resume does not count."""
 
     def __init__(self, done: int, total: int) -> None:
         self.began, self.start, self.total = time.monotonic(), done, total
@@ -89,9 +89,9 @@ class _Lines:
 
 @contextmanager
 def stop_requests() -> Iterator[list[int]]:
-    """A list that SIGINT or SIGTERM is appended to, so that a batch is finished before the process stops.
+    """Yield a list; SIGINT and SIGTERM are appended to it, so the caller can finish its batch before it stops.
 
-    The second signal acts at once, as it would have before.
+    The second signal gets the previous handler and acts immediately.
     """
     asked: list[int] = []
     before: dict[int, Any] = {}
@@ -100,11 +100,11 @@ def stop_requests() -> Iterator[list[int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    def remember(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's)
+    def remember(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signature set by the signal module)
         asked.append(signum)
         restore()
 
-    if threading.current_thread() is threading.main_thread():  # elsewhere signals are the caller's
+    if threading.current_thread() is threading.main_thread():  # Python allows signal handlers only there
         before |= {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked

@@ -1,4 +1,4 @@
-"""How much an adversary may change an image: a norm ball around it, cut by the pixel box."""
+"""How much an adversary may change an image: a norm ball around it, intersected with the pixel box."""
 
 import math
 import warnings
@@ -16,8 +16,8 @@ from atent.methods import Start
 
 NORMS = ("linf", "l2")
 TOLERANCE = 1e-6  # rounding of float32 pixels near 1 is 6e-8
-# In widths of the box. linf: every image is within reach. l2: every image of 28 x 28 pixels can be made the same grey;
-# radii in use are below 5, while 36/255 or 128/255 without their divisor are beyond it.
+# In widths of the box. linf: the ball contains every image. l2: every image of 28 x 28 pixels can become the same grey;
+# radii in use are below 5, while 36/255 or 128/255 without their divisor are above this limit.
 VAST = {"linf": 1.0, "l2": 14.0}
 
 
@@ -43,7 +43,7 @@ class Threat:
             raise UserError(f"threat box {self.box!r}; allowed: (lowest, highest) pixel value, such as (0, 1)")
         if self.eps >= VAST[self.norm] * (high - low):
             warnings.warn(
-                f"threat {self}: with pixels in [{low:g}, {high:g}] little of an image is left at this radius; "
+                f"threat {self}: with pixels in [{low:g}, {high:g}] this radius can erase an image; "
                 f"is {self}/255 meant?",
                 ThreatWarning,
                 stacklevel=3,
@@ -51,7 +51,7 @@ class Threat:
 
     @classmethod
     def parse(cls, text: "str | Threat") -> "Threat":
-        """Read `linf:0.3`, `linf:8/255`, `l2:0.5`; a threat is returned as it is."""
+        """Read `linf:0.3`, `linf:8/255`, `l2:0.5`; a Threat is returned unchanged."""
         if isinstance(text, Threat):
             return text
         if not isinstance(text, str):
@@ -73,26 +73,26 @@ class Threat:
         return self.with_radius(self.eps * factor)
 
     def unboxed(self) -> "Threat":
-        """The same ball, not cut by the pixel box: noisy images leave it."""
+        """The same ball without the pixel box, for noisy images, whose pixels may lie outside [0, 1]."""
         return self._changed(box=(float("-inf"), float("inf")))
 
     def with_radius(self, eps: float) -> "Threat":
-        """The same norm and box, another radius."""
+        """The same norm and box with another radius."""
         return self._changed(eps=eps)
 
     def with_radii(self, radii: Tensor, x: Tensor) -> "OwnRadii":
-        """The same norm and box, a radius for each example of x; `radii` has shape (n,)."""
+        """The same norm and box with one radius per example of x; `radii` has shape (n,)."""
         return OwnRadii(self.norm, float(radii.max()), self.box, radii=over_pixels(radii, x))
 
     def _changed(self, **fields: Any) -> Self:
-        """A copy that nobody is warned of: the user has been, of the threat that it is made of."""
+        """A copy with other fields, without a warning: the user was warned when the first threat was made."""
         changed = copy(self)
         vars(changed).update(fields)
         return changed
 
     @property
     def radius(self) -> float | Tensor:
-        """What a displacement is cut to, of all examples or of each."""
+        """The radius that projections use: one for all examples, or one per example."""
         return self.eps
 
     def clamp(self, x: Tensor) -> Tensor:
@@ -112,11 +112,11 @@ class Threat:
         return self.clamp(x + delta)
 
     def sample(self, x: Tensor, generator: torch.Generator, start: Start = "uniform") -> Tensor:
-        """A random point near x, inside the box but for `unboxed`.
+        """A random point near x, inside the pixel box except for the start `unboxed`.
 
-        uniform: uniform in the ball. unboxed: the same, not cut by the pixel box (Wong et al.'s start on MNIST).
-        corner: linf a random vertex, l2 a random point of the sphere. gaussian: normal noise that reaches about the
-        radius (linf: std eps/2; l2: std eps/sqrt(d), so the norm is near eps), projected to the ball.
+        uniform: uniform in the ball. unboxed: the same without the pixel box (Wong et al.'s start on MNIST).
+        corner: linf a random vertex, l2 a random point of the sphere. gaussian: normal noise with about the radius as
+        its size (linf: std eps/2; l2: std eps/sqrt(d), so the norm is near eps), projected to the ball.
         near: normal noise of std .001 (TRADES' start). center: x itself.
         """
         if start not in get_args(Start):
@@ -144,10 +144,10 @@ class Threat:
         return self.clamp(x + inwards * sphere)
 
     def steepest(self, gradient: Tensor) -> Tensor:
-        """The direction of unit norm that ascends fastest: the sign (linf), the normalized gradient (l2); 0 for 0."""
+        """The steepest ascent direction of unit norm: the sign (linf), the normalized gradient (l2); 0 for 0."""
         if self.norm == "linf":
             return gradient.sign()
-        # Divided by its largest entry first: the squares of gradients below 1e-19 would vanish in float32.
+        # First divide by the largest entry: the squares of gradients below 1e-19 would be 0 in float32.
         largest = gradient.abs().amax(tuple(range(1, gradient.dim())), keepdim=True)
         scaled = gradient / torch.where(largest > 0, largest, torch.ones_like(largest))
         return scaled / _norm(scaled).clamp_min(1e-30)
@@ -159,9 +159,10 @@ class Threat:
         return size
 
     def measure(self, x_adv: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each x_adv, in double precision and on the CPU: its size, whether it is in the ball, and in the box.
+        """For each x_adv: the size of its perturbation, whether it is in the ball, and whether it is in the box.
 
-        Ball and box are taken up to float32 rounding: of the radius, and of each of the pixels. NaN is in neither.
+        Computed in double precision on the CPU. Ball and box allow for float32 rounding of the radius and of each
+        pixel. NaN is in neither.
         """
         x_adv, x = x_adv.cpu().double(), x.cpu().double()  # some devices have no doubles
         size = self.size(x_adv - x)
@@ -175,12 +176,12 @@ class Threat:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OwnRadii(Threat):
-    """A threat with a radius of its own for each example, shaped to broadcast over it; `eps` is the largest."""
+    """A threat with one radius per example, shaped to broadcast over the pixels; `eps` is the largest radius."""
 
     radii: Tensor
 
     def __post_init__(self) -> None:
-        """Made of a threat that was checked."""
+        """No checks: it is made from a threat that was checked."""
 
     @property
     def radius(self) -> Tensor:
@@ -193,7 +194,7 @@ def over_pixels(values: Tensor, x: Tensor) -> Tensor:
 
 
 def _norm(delta: Tensor) -> Tensor:
-    """The l2 norm of each example, shaped to broadcast over it."""
+    """The l2 norm of each example, shaped to broadcast over its pixels."""
     norm: Tensor = torch.linalg.vector_norm(delta, dim=tuple(range(1, delta.dim())), keepdim=True)
     return norm
 

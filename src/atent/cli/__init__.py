@@ -1,6 +1,6 @@
-"""The command line, a module for each command.
+"""The command line, one module per command.
 
-Heavy imports wait until a command needs them: `atent --help` answers at once.
+Slow imports are inside the commands, so that `atent --help` is fast.
 """
 
 import sys
@@ -20,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Train image classifiers that stay right when the input is attacked.\n\n"
+    help="Train image classifiers that are robust to adversarial attacks, attack them, and certify them.\n\n"
     "Start with: atent train demo, then atent attack runs/demo.",
 )
 
@@ -30,7 +30,7 @@ app.command("certify")(certify.certify)
 app.command("show")(show.show)
 app.command("list")(lists.list_names)
 
-data_app = typer.Typer(help="Bring data sets here, or see which are.", rich_markup_mode="markdown")
+data_app = typer.Typer(help="Download data sets, or list them.", rich_markup_mode="markdown")
 data_app.command("fetch")(data.fetch_data)
 data_app.command("list")(data.list_data)
 app.add_typer(data_app, name="data")
@@ -47,7 +47,7 @@ def _version(
 
 
 def main() -> None:
-    """Run the command; a user's error is one line and exit code 2."""
+    """Run the command; a user's error prints one line and gives exit code 2."""
     try:
         with _doubts_in_a_line():
             code = app(standalone_mode=False)
@@ -58,13 +58,13 @@ def main() -> None:
     except OSError as error:
         code = _fail(f"{error.filename or 'the disk'}: {error.strerror or error}")
     except Interrupted as stop:
-        print(f"{stop}; saved. The same command goes on from here.", file=sys.stderr)
+        print(f"{stop}; saved. Run the same command to resume.", file=sys.stderr)
         code = stop.code
     except KeyboardInterrupt:
-        print("stopped at once; the last checkpoint stays. The same command goes on from there.", file=sys.stderr)
+        print("stopped immediately. Run the same command to resume from the last saved state.", file=sys.stderr)
         code = 130
     except Exception as error:
-        # A usage error of the command-line library, whose class has another home in each of its versions.
+        # A usage error of the command-line library; the module of its class depends on the library's version.
         if not hasattr(error, "format_message"):
             raise
         code = _fail(f"{error.format_message()} (atent --help)")
@@ -78,7 +78,7 @@ def _fail(message: str) -> int:
 
 @contextmanager
 def _doubts_in_a_line() -> Iterator[None]:
-    """A threat that is probably another one is doubted once, in one line without the place in the code."""
+    """Print each ThreatWarning once, in one line without the place in the code."""
     told: set[str] = set()
     with warnings.catch_warnings():
         show_other = warnings.showwarning

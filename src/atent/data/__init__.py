@@ -1,4 +1,4 @@
-"""Images and their labels: published data sets and a user's own, read from files, split into batches."""
+"""Images and their labels: published data sets and a user's own images, read from files and split into batches."""
 
 from atent.data.dataset import DataSet, load, open_data
 from atent.data.images import Images

@@ -22,7 +22,8 @@ from atent.randomness import derive
 class Arrays:
     """An .npz file: `x` (n, height, width[, channels]) or (n, channels, height, width), and `y`, labels from 0.
 
-    With `x_test` and `y_test` too, or a share of each class is split off. `classes` may hold the classes' names.
+    The test images are `x_test` and `y_test` or, without them, a share of each class. `classes` may hold the names of
+    the classes.
     """
 
     path: Path
@@ -66,12 +67,12 @@ class Arrays:
             raise UserError(f"{self.path}: cannot read array {name!r}: {error}") from None
 
     def _classes(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
-        """The classes' names, or the labels of the training images as such."""
+        """The names of the classes or, without them, the labels of the training images as text."""
         labels = self._labels(arrays, "")
         if "classes" in arrays:
             names = self._array(arrays, "classes")
             if names.ndim != 1:
-                raise UserError(f"{self.path}: classes has shape {names.shape}; allowed: a name for each class")
+                raise UserError(f"{self.path}: classes has shape {names.shape}; allowed: one name per class")
             classes = tuple(map(str, names.tolist()))
         else:
             used = np.unique(labels)
@@ -79,11 +80,11 @@ class Arrays:
             if len(gap) and used[gap[0]] >= 0:
                 raise UserError(
                     f"{self.path}: y: class '{gap[0]}' is empty: no image has the label {gap[0]}, but one has "
-                    f"{used[gap[0]]}; labels count from 0 without a gap"
+                    f"{used[gap[0]]}; allowed: labels from 0 without a gap"
                 )
             classes = tuple(map(str, range(len(used))))
         if len(classes) < 2:
-            raise UserError(f"{self.path}: one class only; allowed: two or more")
+            raise UserError(f"{self.path}: only one class; allowed: two or more")
         return classes
 
     def _labels(self, arrays: Mapping[str, NDArray[Any]], end: str) -> NDArray[Any]:
@@ -108,7 +109,7 @@ class Arrays:
         return images.take(torch.randperm(len(y), generator=derive(0, "order")))  # files are often sorted by class
 
     def _pixels(self, x: NDArray[Any], name: str) -> NDArray[Any]:
-        """uint8 as it is, floats as float32 if they lie in [0,1]; channels first."""
+        """The pixels with channels first: uint8 unchanged, floats in [0,1] as float32."""
         where = f"{self.path}: {name}"
         if x.dtype.kind == "f":
             for reason, bad in (("not finite", ~np.isfinite(x)), ("outside [0, 1]", (x < 0) | (x > 1))):

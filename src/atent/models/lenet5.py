@@ -8,7 +8,7 @@ from atent.network import Shape
 class LeNet5(nn.Module):
     """5x5 convolutions 32 and 64 with padding 2, each pooled; linear 3136-1024-10. 3,274,634 parameters.
 
-    No dropout, no normalization: train and eval mode are the same network.
+    It has no dropout and no normalization, so train and eval mode are the same.
     """
 
     def __init__(self, shape: Shape) -> None:

@@ -1,4 +1,4 @@
-"""Networks of timm and torchvision, for users who have them."""
+"""Networks of timm and torchvision, if these libraries are installed."""
 
 import importlib
 from collections.abc import Callable
@@ -14,15 +14,15 @@ LIBRARIES = ("timm", "torchvision")
 
 
 def is_users(name: str) -> bool:
-    """Whether a network's name is a user's own `package.module:function`: building it runs whatever that is."""
+    """Whether the name is a user's own `package.module:function`; building such a network runs the user's code."""
     return is_imported(name) and name.partition(":")[0] not in LIBRARIES
 
 
 def outside_model(name: str) -> Callable[[Shape], nn.Module] | None:
     """`timm:resnet18` or `torchvision:resnet18` with random weights (--weights loads some); None for other names.
 
-    A file may name them, so a name reaches nothing but the library's own list of classifiers, and no weights are
-    fetched: not `timm:hf-hub:...`, not torchvision's segmentation networks, whose first half comes with weights.
+    A file may contain such a name. So only names in the library's own list of classifiers are accepted, and nothing
+    is downloaded: not `timm:hf-hub:...`, not torchvision's segmentation networks, whose backbones have weights.
     """
     library, _, model = name.partition(":")
     if library == "timm":
@@ -46,5 +46,5 @@ def _check_known(known: bool, name: str, names: str) -> None:
 def _import(module: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a build that does not fit the torch installed
+    except (ImportError, RuntimeError) as error:  # RuntimeError: built for another version of torch
         raise UserError(f"model {name!r}: cannot import {module}: {str(error).splitlines()[0]}") from None

@@ -58,7 +58,7 @@ class _Block(nn.Module):
 
 
 class _PaddedShortcut(nn.Module):
-    """Every second pixel, and zeros for the channels that are new, half of them on each side."""
+    """Every second pixel, and zeros for the new channels, half of them before and half after the old ones."""
 
     def __init__(self, extra: int) -> None:
         super().__init__()

@@ -10,8 +10,8 @@ from atent.network import Shape
 class SmallCnn(nn.Module):
     """Four 3x3 convolutions (32, 32, 64, 64), two poolings, three linear layers, dropout .5. 312,202 parameters.
 
-    Layer names are those of the TRADES authors' weights, so that these load as they are. Convolutions start from
-    He's normal law; the last layer keeps PyTorch's default (TRADES starts it at zero, on the loss plateau).
+    The layers have the names of the TRADES authors' weights, so that these can be loaded unchanged. Convolutions have
+    He's normal initialization; the last layer has PyTorch's default (TRADES starts it at zero, on the loss plateau).
     """
 
     def __init__(self, shape: Shape, dropout: float = 0.5) -> None:

@@ -9,8 +9,8 @@ from atent.network import Shape
 class WideResNet(nn.Module):
     """WRN-depth-widen: three stages of (depth - 4) / 6 pre-activation blocks, 16, 32, 64 channels times `widen`.
 
-    WRN-34-10 has 46,160,474 parameters; the "about 48 million" of the paper counts a block that TRADES' code builds
-    and never uses.
+    WRN-34-10 has 46,160,474 parameters. The "about 48 million" of the paper includes a block that TRADES' code builds
+    but never uses.
     """
 
     def __init__(self, shape: Shape, depth: int, widen: int) -> None:

@@ -1,1 +1,1 @@
-"""What is made of rows: tables, figures, and how a terminal shows them. Nothing here runs a network."""
+"""Tables and figures made from rows, and their output on a terminal. Nothing here runs a network."""

@@ -1,4 +1,4 @@
-"""Pictures without a plotting library: a curve of accuracy against radius, and a sheet of attacked images."""
+"""Figures without a plotting library: a curve of accuracy against radius, and a sheet of attacked images."""
 
 import io
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ BLUE = (31, 90, 160)
 
 
 def draw_curve(curve: Sequence[tuple[float, float]], asked: Sequence[tuple[float, Rate]], title: str) -> "Image.Image":
-    """Certified accuracy (%) against l2 radius: a line through `curve`, and the radii asked for with intervals."""
+    """Certified accuracy (%) against l2 radius: a line through `curve`, and points with intervals at radii `asked`."""
     from PIL import Image, ImageDraw, ImageFont
 
     picture = Image.new("RGB", (WIDTH, HEIGHT), "white")
@@ -58,14 +58,15 @@ def save_picture(picture: "Image.Image", path: Path) -> None:
 
 
 SHOWN = 10
-SIDE = 112  # pixels of an image on the sheet, at least
+SIDE = 112  # the smallest side of an image on the sheet, in pixels
 GAP, LINE = 8, 18
 
 
 def draw_sheet(points: dict[str, NDArray[Any]], title: str, classes: Sequence[str]) -> "Image.Image":
-    """The first broken examples (or, if none is broken, the first): clean, adversarial, difference, two a row.
+    """A sheet of the first broken examples (or, if none is broken, the first examples), two per row.
 
-    The difference is grey where nothing changed; black and white are minus and plus the largest change on the sheet.
+    Each example is shown as clean image, adversarial image and difference. The difference is grey where nothing
+    changed; black and white are minus and plus the largest change on the sheet.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -109,7 +110,7 @@ def _picture(pixels: NDArray[Any]) -> "Image.Image":
 
 
 def _fitted(text: str, width: int, font: Any) -> str:
-    """The text, cut so that it is no wider than its picture."""
+    """The text, shortened so that it is not wider than its picture."""
     while font.getlength(text) > width:
         text = text[:-3] + ".." if len(text) > 3 else ""
     return text

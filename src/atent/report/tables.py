@@ -1,4 +1,4 @@
-"""Tables made from rows: what a run folder's attacks found, and the worst case per example over them."""
+"""Tables made from rows: the results of a run folder's attacks, and the worst case per example over them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -10,13 +10,13 @@ from atent.storage.row_format import Content
 from atent.storage.rows import ATTACK, Rate, Row, clean_rate, median_distance, rate, robust_rate, smoothing_of
 from atent.threat import Threat
 
-UNVERIFIED = "* Rows of an older atent, without checksums: not verified."
+UNVERIFIED = "* Rows written by an older version, without checksums: not verified."
 
 
 class Result(NamedTuple):
-    """One line of a table: a network under an attack. `distance` is the median one, of attacks that measure it.
+    """One line of a table: a network under an attack.
 
-    Rows without checksums are not `verified`.
+    `distance` is the median distance, for attacks that measure it. Rows without checksums are not `verified`.
     """
 
     run: str
@@ -31,7 +31,7 @@ class Result(NamedTuple):
 
 
 class ClassResult(NamedTuple):
-    """A class of a network's images, under the worst case of the attacks that met them."""
+    """The accuracies of one class of images, in the worst case over the attacks."""
 
     name: str
     examples: int
@@ -40,7 +40,7 @@ class ClassResult(NamedTuple):
 
 
 class Met(NamedTuple):
-    """Attacks that met the same examples of the same network under the same threat."""
+    """Attacks on the same network with the same examples and the same threat."""
 
     run: str
     data: str
@@ -54,7 +54,7 @@ class Met(NamedTuple):
 
 
 def finished(folder: Path, say: Callable[[str], None] = leave_out) -> list[Met]:
-    """Every finished attack of a run folder, those that can be compared together, the smallest radius first.
+    """Every finished attack of a run folder, comparable ones grouped together, the smallest radius first.
 
     Networks are told apart by their weights' hash where a folder has rows of several (a run trained further), and by
     how they were smoothed. A file that is damaged or unfinished is left out, and named.
@@ -73,12 +73,12 @@ def finished(folder: Path, say: Callable[[str], None] = leave_out) -> list[Met]:
 
 
 def results(folder: Path) -> list[Result]:
-    """Every finished attack of a run folder and, where several met the same examples, their worst case."""
+    """Every finished attack of a run folder and, where several attacked the same examples, their worst case."""
     return result_lines(finished(folder))
 
 
 def result_lines(found: Iterable[Met]) -> list[Result]:
-    """A line for each attack and, where several met the same examples, one for their worst case."""
+    """A line for each attack and, where several attacked the same examples, one for their worst case."""
     lines = []
     for met in found:
         place = (met.run, met.data, str(met.threat))
@@ -94,18 +94,18 @@ def result_lines(found: Iterable[Met]) -> list[Result]:
 
 
 def worst_case(attacks: Iterable[list[Row]]) -> Rate:
-    """An example counts only if it withstood every attack."""
+    """The share of examples that are robust to every attack."""
     return rate(withstood(attacks).values())
 
 
 def withstood(attacks: Iterable[list[Row]]) -> dict[int, bool]:
-    """For the index of each example, whether it withstood every attack."""
+    """For the index of each example, whether it is robust to every attack."""
     first, *others = ({row["index"]: row["robust"] for row in rows} for rows in attacks)
     return {index: robust and all(other[index] for other in others) for index, robust in first.items()}
 
 
 def class_results(found: Iterable[Met]) -> Iterator[tuple[str, list[ClassResult]]]:
-    """For each threat: a title, and accuracies class by class in the worst case of the attacks."""
+    """For each threat: a title, and the accuracies of each class in the worst case over the attacks."""
     for met in found:
         rows = met.attacks[0].rows
         robust = withstood(attack.rows for attack in met.attacks)
@@ -121,12 +121,12 @@ def class_results(found: Iterable[Met]) -> Iterator[tuple[str, list[ClassResult]
 
 
 def mark(verified: bool) -> str:
-    """What stands behind the name of rows without checksums; `UNVERIFIED` below the table explains it."""
+    """The mark after the name of rows without checksums; `UNVERIFIED` below the table explains it."""
     return "" if verified else " *"
 
 
 def markdown(lines: list[Result]) -> str:
-    """The table as it stands in the README; the median distance is a column where it was measured."""
+    """The table as in the README; the median distance is a column if it was measured."""
     measured = any(line.distance is not None for line in lines)
     head = "| network | data | threat | attack | images | clean % | robust % |\n|---|---|---|---|---:|---:|---:|"
     if measured:
@@ -140,7 +140,7 @@ def markdown(lines: list[Result]) -> str:
 
 
 def certified_markdown(found: Sequence[Certified]) -> str:
-    """Certified accuracies as they stand in the README, a line for each radius."""
+    """Certified accuracies as in the README, one line per radius."""
     columns = "| network | data | sigma | n | images | l2 radius | covers | certified % |"
     head = f"{columns}\n|---|---|---:|---:|---:|---:|---|---:|"
     body = (
@@ -153,7 +153,7 @@ def certified_markdown(found: Sequence[Certified]) -> str:
 
 
 def note(verified: bool) -> list[str]:
-    """The line below a Markdown table in which something is marked."""
+    """The lines below a Markdown table that has a mark."""
     return [] if verified else ["", f"\\{UNVERIFIED}"]
 
 

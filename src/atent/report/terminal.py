@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print a titled table; columns of numbers are set to the right and never wrapped."""
+    """Print a table with a title; columns of numbers are aligned to the right and never wrapped."""
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -21,7 +21,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
         numeric = "%" in column or column in ("images", "distance")
         table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))  # brackets in a name are no markup
+        table.add_row(*map(escape, row))  # brackets in a name are not markup
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(width=120, highlight=False)
@@ -30,7 +30,7 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 
 
 def print_results(lines: "list[Result]") -> None:
-    """A table for each data set; a line for each threat and attack."""
+    """A table per data set, with a line for each threat and attack."""
     from atent.report.tables import UNVERIFIED, distance_words, mark
 
     columns = ["network", "threat", "attack", "images", "clean % [95 %]", "robust % [95 %]"]
@@ -42,14 +42,14 @@ def print_results(lines: "list[Result]") -> None:
         row = [line.run, line.threat, attack, f"{line.examples:,}", str(line.clean), str(line.robust)]
         groups.setdefault(line.data, []).append([*row, distance_words(line)] if measured else row)
     for data, rows in groups.items():
-        words = "; distance: the median one to the nearest misclassified image found" if measured else ""
+        words = "; distance: median to the nearest misclassified image found" if measured else ""
         print_table(f"{data} test images{words}", columns, rows)
     if not all(line.verified for line in lines):
         print(UNVERIFIED)
 
 
 def print_certified(one: "Certified") -> None:
-    """Certified accuracy at each radius asked for, and how it was found."""
+    """Certified accuracy at each radius asked for, and the settings of the certification."""
     from atent.report.tables import UNVERIFIED, mark
 
     how = one.header
@@ -63,7 +63,7 @@ def print_certified(one: "Certified") -> None:
     if any(threat.startswith("linf") for _, threat in one.radii):
         print("linf by the norm bound: within eps in linf is within eps sqrt(d) in l2, d the number of pixel values.")
     most = f"{how['n0'] + how['n']:,}"
-    spent = f"all {most} draws an image" if one.exact else f"{one.mean_draws:,.0f} of {most} draws an image on average"
+    spent = f"{most} draws per image" if one.exact else f"{one.mean_draws:,.0f} of {most} draws per image on average"
     mean = f"; average certified radius {one.mean_radius:.3f}" if one.exact else ""
     print(f"abstained {one.abstained}; {spent}, {one.cost.seconds:,.1f} s{mean}; curve: {one.path.with_suffix('.png')}")
     if not one.verified:
@@ -71,7 +71,7 @@ def print_certified(one: "Certified") -> None:
 
 
 def print_classes(found: "Iterable[Met]") -> None:
-    """A table of accuracies by class for each network and threat."""
+    """A table of accuracies per class for each network and threat."""
     from atent.report.tables import class_results
 
     columns = ["class", "images", "clean % [95 %]", "robust % [95 %]"]
@@ -91,7 +91,7 @@ def print_attacks(folder: Path, files: Iterable[Path], *, classes: bool, images:
 
 
 def print_costs(files: Iterable[Path], images: bool) -> None:
-    """A line for each attack: what it asked of the network and, if `images` were kept, where they are."""
+    """A line for each attack: its cost and, if `images` were saved, their files."""
     from atent.storage.row_file import RowFile
     from atent.storage.rows import ATTACK
 
@@ -102,7 +102,7 @@ def print_costs(files: Iterable[Path], images: bool) -> None:
 
 
 def print_signs(threat: object, signs: Sequence[str]) -> None:
-    """What the checks found, a line each."""
+    """Print the warnings of the checks, one per line."""
     print(f"Checks at {threat}: {'' if signs else 'nothing suspicious'}".rstrip())
     for sign in signs:
         print(f"  warning: {sign}.")

@@ -1,4 +1,4 @@
-"""Randomized smoothing: noise, counts of noisy answers, what they prove, and the smoothed network."""
+"""Randomized smoothing: noise, counts of predictions under noise, the bounds they prove, and the smoothed network."""
 
 from atent.smoothing.smoothed import Smoothed
 from atent.smoothing.stopping import Smoothing

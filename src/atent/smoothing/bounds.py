@@ -1,8 +1,10 @@
 """What counts prove about a smoothed network: pure functions of counts, without a network and without randomness.
 
-The smoothed network g(x) says what the network f says most often of x + N(0, sigma^2 I). If f says class A there with
-probability p > 1/2, g says A within the l2 radius sigma Phi^-1(p) of x (Cohen et al. 2019, https://arxiv.org/abs/1902.02918,
-Theorem 1). Draws of the noise give a bound on p that fails with probability alpha."""
+The smoothed network g predicts for x the class that the network f predicts most often for x + N(0, sigma^2 I). If f
+predicts class A there with probability p > 1/2, g predicts A within the l2 radius sigma Phi^-1(p) of x (Cohen et al.
+2019, https://arxiv.org/abs/1902.02918, Theorem 1). Draws of the noise give a lower bound on p that is wrong with
+probability at most alpha.
+"""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +19,10 @@ ABSTAIN = -1
 
 
 class Certificate(NamedTuple):
-    """What was found for one image. `radius` is l2, in pixels, and 0 where the `prediction` is ABSTAIN.
+    """The result for one image. `radius` is l2, in pixel values, and 0 where the `prediction` is ABSTAIN.
 
-    `top` is the class that the first n0 draws chose and `counts` how often each class came up in the draws after them;
-    `draws` counts both.
+    `top` is the class that the first n0 draws selected; `counts` is how often each class was predicted in the draws
+    after them; `draws` is the number of all draws.
     """
 
     prediction: int
@@ -31,27 +33,27 @@ class Certificate(NamedTuple):
 
 
 def lower_bound(agreed: int, draws: int, alpha: float) -> float:
-    """Clopper and Pearson's: the p at which `agreed` of `draws` or more have probability alpha."""
+    """The lower bound of Clopper and Pearson: the p at which `agreed` or more of `draws` have probability alpha."""
     return float(special.betaincinv(agreed, draws - agreed + 1, alpha)) if agreed else 0.0
 
 
 def certified_radius(agreed: int, draws: int, sigma: float, alpha: float) -> float | None:
-    """sigma Phi^-1(p) at the lower bound of p; None, which is to abstain, where p > 1/2 is not proven."""
+    """sigma Phi^-1(p) at the lower bound of p; None (abstain) where p > 1/2 is not proven."""
     p = lower_bound(agreed, draws, alpha)
     return sigma * float(special.ndtri(p)) if p >= 0.5 else None
 
 
 def vote(counts: Sequence[int], alpha: float) -> int:
-    """The class counted most often, or ABSTAIN if it leads the second by no more than chance allows (two-sided)."""
+    """The most frequent class; ABSTAIN if its lead over the second is not significant at level alpha (two-sided)."""
     order = sorted(range(len(counts)), key=lambda k: -counts[k])
     first, second = counts[order[0]], counts[order[1]]
-    # Of two equally likely classes one leads so clearly with twice the probability of a tail.
+    # Either of two equally likely classes can have such a lead: twice the probability of one tail.
     chance = min(1.0, 2 * float(special.bdtr(second, first + second, 0.5)))
     return order[0] if chance <= alpha else ABSTAIN
 
 
 def largest_radius(sigma: float, n: int, alpha: float) -> float:
-    """The radius that n draws prove if all of them agree; below 0: they can only abstain."""
+    """The radius that n draws prove if all of them agree; below 0: n draws can only abstain."""
     return sigma * float(special.ndtri(alpha ** (1 / n)))
 
 

@@ -1,7 +1,8 @@
-"""Noisy answers counted, in batches that are filled across images.
+"""Predictions under noise are counted in batches, each filled with draws of several images.
 
-The noise of an image has a generator of its own, derived from (seed, image, purpose), and is read from it in whole
-blocks: what is drawn depends neither on the batch size nor on the images beside it, nor on an interruption."""
+Each image has its own noise generators, derived from (seed, image, purpose), and draws from them in whole blocks. So
+the noise depends neither on the batch size, nor on other images in the batch, nor on an interruption.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,20 +18,23 @@ from atent.smoothing.stopping import BLOCK, Smoothing
 
 
 class Block(NamedTuple):
-    """Draws to be made together: what for, and how many."""
+    """Draws that are made together: their purpose and their number."""
 
     purpose: str
     size: int
 
 
 def blocks(purpose: str, draws: int) -> list[Block]:
-    """Blocks of 100 draws, and the rest."""
+    """Blocks of 100 draws, and a last one with the rest."""
     sizes = [BLOCK] * (draws // BLOCK) + ([draws % BLOCK] if draws % BLOCK else [])
     return [Block(purpose, size) for size in sizes]
 
 
 class Case(Protocol):
-    """An image on its way: it wants blocks, takes their counts, and once it has all it wanted goes on or is done."""
+    """An image in progress. It requests blocks (`wanted`) and receives their counts (`take`).
+
+    When it has the counts of all of them, `go_on` requests more blocks or sets `done`.
+    """
 
     index: int
     image: Tensor
@@ -47,7 +51,7 @@ C = TypeVar("C", bound=Case)
 
 
 class Vote:
-    """n draws, and a vote: Cohen et al.'s PREDICT."""
+    """n draws, then a vote: PREDICT of Cohen et al."""
 
     def __init__(self, index: int, image: Tensor, how: Smoothing) -> None:
         self.index, self.image, self.how = index, image, how
@@ -64,9 +68,9 @@ class Vote:
 
 
 class Trial:
-    """n0 draws choose a class, then draws are counted from look to look until the test is settled: CERTIFY.
+    """CERTIFY: n0 draws select a class, then draws are counted, look by look, until the test is settled.
 
-    An image whose chosen class is not its `label` counts as wrong at every radius, so an early test then only asks
+    An image whose selected class is not its `label` counts as wrong at every radius. An early test then only decides
     whether there is a prediction.
     """
 
@@ -101,7 +105,7 @@ class Trial:
 
 
 def work_off(network: nn.Module, cases: Iterable[C], sigma: float, seed: int, batch: int) -> Iterator[list[C]]:
-    """Fill batches with the blocks that open cases want, then with new cases; after each, those done, in order."""
+    """Fill batches with the blocks that open cases want, then with new cases; yields the finished cases, in order."""
     coming, opened = iter(cases), list[C]()
     room = max(1, batch // BLOCK)
     noisy: Tensor | None = None
@@ -131,7 +135,7 @@ def work_off(network: nn.Module, cases: Iterable[C], sigma: float, seed: int, ba
 
 
 def _endless(opened: list[C], coming: Iterator[C]) -> Iterator[C]:
-    """The open cases, then new ones, which are open from then on."""
+    """The open cases, then new ones, which are added to the open cases."""
     yield from list(opened)
     for case in coming:
         opened.append(case)
@@ -139,7 +143,7 @@ def _endless(opened: list[C], coming: Iterator[C]) -> Iterator[C]:
 
 
 def _buffer(image: Tensor, count: int) -> Tensor:
-    """Room for noisy copies, with the channels last in memory, where convolutions are faster, if it is a picture."""
+    """A buffer for noisy copies; for images with channels it has the channels-last layout (faster convolutions)."""
     last = image.dim() == 3
     shape = (*image.shape[1:], image.shape[0]) if last else image.shape
     room = torch.empty(count, *shape, device=image.device, dtype=image.dtype)
@@ -149,7 +153,7 @@ def _buffer(image: Tensor, count: int) -> Tensor:
 def _count(
     network: nn.Module, work: Sequence[tuple[Case, Block]], noisy: Tensor, sigma: float, seed: int
 ) -> list[list[int]]:
-    """How often each class comes up in each block. The noise is made in place, where the copies are."""
+    """How often each class is predicted in each block. The noise is drawn in place, in the buffer of the copies."""
     in_memory = noisy.movedim(1, -1) if noisy.dim() == 4 else noisy  # in this order it is contiguous
     begin = 0
     for case, block in work:

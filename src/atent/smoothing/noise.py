@@ -1,4 +1,4 @@
-"""Normal noise on images, and the mean answer under it."""
+"""Normal noise on images, and the mean prediction under it."""
 
 import math
 
@@ -13,13 +13,13 @@ def normal_noise(x: Tensor, draws: int, sigma: float, generator: torch.Generator
 
 
 def noisy_copies(x: Tensor, noise: Tensor) -> Tensor:
-    """x with each draw of the noise, one after the other: shape (draws * n, ...)."""
+    """x plus each draw of the noise, stacked: shape (draws * n, ...)."""
     copies = (x + noise).flatten(0, 1)
     return copies.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else copies
 
 
 def log_mean(logits: Tensor, draws: int) -> Tensor:
-    """The log of the probabilities of `noisy_copies`, averaged over the draws: shape (n, classes)."""
+    """The log of the class probabilities of `noisy_copies`, averaged over the draws: shape (n, classes)."""
     log_probabilities = functional.log_softmax(logits, 1).unflatten(0, (draws, -1))
     mean: Tensor = log_probabilities.logsumexp(0) - math.log(draws)
     return mean

@@ -1,4 +1,4 @@
-"""The smoothed network: it predicts, certifies, and can be attacked."""
+"""The smoothed network: it predicts, certifies, and can be attacked like any other network."""
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,11 @@ PIXELS = Threat("l2", 0.0)  # its box is that of images
 
 
 class Smoothed(nn.Module):
-    """g(x): what `network` says of x + N(0, sigma^2 I), averaged over `draws` fresh draws of the noise.
+    """g(x): the predictions of `network` for x + N(0, sigma^2 I), averaged over `draws` new draws of the noise.
 
-    Called, it returns log E softmax(network(x + noise)), so cross-entropy on it is the smoothed loss of Salman et al.
-    2019 (https://arxiv.org/abs/1906.04584) and any attack can attack it. `predict` and `certify` count hard answers, as
-    Cohen et al. do, and give guarantees; the network is in eval mode then.
+    A call returns log E softmax(network(x + noise)). So cross-entropy on it is the smoothed loss of Salman et al. 2019
+    (https://arxiv.org/abs/1906.04584), and any attack can be used on it. `predict` and `certify` count predicted
+    classes, as Cohen et al. do, and give guarantees; they run the network in eval mode.
     """
 
     def __init__(self, network: nn.Module, sigma: float, draws: int = 16, seed: int = 0) -> None:
@@ -46,7 +46,7 @@ class Smoothed(nn.Module):
         self.calls = 0
 
     def predict(self, x: Tensor, *, n: int = 1000, alpha: float = 0.001, seed: int = 0, batch: int = 1000) -> Tensor:
-        """The class of each image, or ABSTAIN where it is not proven; wrong about g with probability alpha at most."""
+        """The class that g predicts for each image, or ABSTAIN; wrong with probability at most alpha per image."""
         check_images(x, PIXELS)
         how = Smoothing(self.sigma, n=n, alpha=alpha)
         votes = [Vote(k, image, how) for k, image in enumerate(x)]
@@ -56,13 +56,13 @@ class Smoothed(nn.Module):
     def certify(
         self, x: Tensor, how: Smoothing, *, y: Tensor | None = None, seed: int = 0, batch: int = 1000
     ) -> list[Certificate]:
-        """The class and the certified l2 radius of each image. Labels `y`, if given, save draws on wrong ones."""
+        """The class and the certified l2 radius of each image. With labels `y` misclassified images get fewer draws."""
         if how.sigma != self.sigma:
             raise UserError(f"sigma {how.sigma:g} for a network smoothed with sigma {self.sigma:g}; allowed: the same")
         check_images(x, PIXELS)
         if y is not None:
             with checked(self.network, x, y, PIXELS), borrowed(self.network):
-                answers(self.network, x[:1])  # whose shape tells the classes
+                answers(self.network, x[:1])  # the shape of its logits gives the number of classes
         labels = [None] * len(x) if y is None else y.tolist()
         trials = [Trial(k, image, how, label) for k, (image, label) in enumerate(zip(x, labels, strict=True))]
         done = [case for some in work_off(self.network, trials, self.sigma, seed, batch) for case in some]

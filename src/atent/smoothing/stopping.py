@@ -1,4 +1,4 @@
-"""When to stop drawing for an image: tests of its counts, all draws or as soon as every radius is settled."""
+"""When to stop drawing for an image: a test after all draws, or tests that stop when every radius is settled."""
 
 import math
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ from scipy import special
 from atent.errors import UserError
 from atent.smoothing.bounds import certified_radius, draws_for, largest_radius
 
-BLOCK = 100  # draws that are made, and counted, together
-GIVE_UP = 0.01  # the chance to stop drawing for an image that all draws might have certified; it proves nothing
-GROWTH = 1.05  # of the number of draws from one look to the next
+BLOCK = 100  # draws that are made and counted together
+GIVE_UP = 0.01  # probability of stopping for an image that all n draws might have certified; no guarantee depends on it
+GROWTH = 1.05  # ratio of the numbers of draws at consecutive looks
 
 
 def rare_counts(rate: float, looks: Sequence[int], alpha: float) -> list[int]:
     """For each look, a count of events so low that all such counts together have probability at most alpha.
 
-    Each draw is an event with probability `rate`; a look at the count is taken after looks[0], looks[1], ... draws. The
-    counts marked as rare up to a look have, computed exactly, a probability of at most what may be spent by then: the
-    law of the count, without what was rare at an earlier look, is carried from look to look. At a higher rate all are
-    rarer still. -1 where no count is rare enough.
+    Each draw is an event with probability `rate`; the count is looked at after looks[0], looks[1], ... draws. The
+    probability of a rare count at any look so far is computed exactly and is at most what may be spent by then: from
+    look to look the distribution of the count is kept, without the counts that were rare at an earlier look. At a
+    higher rate all these counts are even rarer. -1 where no count is rare enough.
     """
-    alive, low = np.ones(1), 0  # the probabilities of low, low + 1, ... events, not rare so far
+    alive, low = np.ones(1), 0  # the probabilities of low, low + 1, ... events that were not rare so far
     spent, last, found = 0.0, 0, []
     for draws in looks:
         more, least, lost = _trimmed(_binomial(draws - last, rate), alpha)
@@ -42,9 +42,9 @@ def rare_counts(rate: float, looks: Sequence[int], alpha: float) -> list[int]:
 
 
 def _spendable(done: float) -> float:
-    """The part of alpha for looks up to this part of the draws: half of it is kept for the last look.
+    """The share of alpha that may be spent up to this share of the draws: half is reserved for the last look.
 
-    So a count that the fixed test certifies after n draws is nearly always certified here, too.
+    So a count that the fixed test certifies after n draws is nearly always certified by the early test, too.
     """
     return 1.0 if done == 1 else math.sqrt(done) / 2
 
@@ -58,7 +58,7 @@ def _binomial(draws: int, rate: float) -> NDArray[np.float64]:
 
 
 def _trimmed(law: NDArray[np.float64], alpha: float) -> tuple[NDArray[np.float64], int, float]:
-    """A law without its negligible ends, how many entries the lower one had, and what both weigh (counted as spent)."""
+    """A distribution without its negligible tails, the length of the lower one, and their probability (spent, too)."""
     negligible = 1e-9 * alpha
     below, above = np.cumsum(law), np.cumsum(law[::-1])
     low, high = int(np.searchsorted(below, negligible)), int(np.searchsorted(above, negligible))
@@ -70,11 +70,11 @@ def _trimmed(law: NDArray[np.float64], alpha: float) -> tuple[NDArray[np.float64
 
 @dataclass(frozen=True)
 class Smoothing:
-    """How a smoothed network is certified; every setting that decides the result but the seed.
+    """How a smoothed network is certified: every setting that determines the result, except the seed.
 
-    `n0` draws choose the class, then up to `n` more bound its probability; the radius is wrong with probability alpha
-    at most. With `radii` an image is done as soon as its outcome at each of them is settled. Without, all n draws are
-    made, and the radius is the largest that they prove: Cohen et al.'s procedure to the letter.
+    `n0` draws select the class, then up to `n` more bound its probability; the radius is wrong with probability at
+    most alpha. With `radii` an image is finished as soon as its outcome at each of them is settled. Without `radii`
+    all n draws are made, and the radius is the largest that they prove: exactly the procedure of Cohen et al.
     """
 
     sigma: float
@@ -116,12 +116,12 @@ class Smoothing:
 
     @cached_property
     def goals(self) -> list[float]:
-        """The radii to settle, in order; at 0 it is settled whether there is a prediction at all."""
+        """The radii to settle, in order; radius 0 decides whether there is a prediction at all."""
         return sorted({0.0, *(self.radii or ())})
 
     @cached_property
     def looks(self) -> list[int]:
-        """The numbers of draws after which counts are looked at: fixed beforehand, 5 % or a block apart."""
+        """The numbers of draws after which the counts are looked at: fixed in advance, 5 % or one block apart."""
         if self.radii is None:
             return [self.n]
         looks = [min(BLOCK, self.n)]
@@ -132,34 +132,35 @@ class Smoothing:
 
     @cached_property
     def proving(self) -> list[list[int]]:
-        """For each goal and look, so few disagreeing draws that p <= Phi(radius / sigma) is refuted."""
+        """For each goal and look: with at most so many disagreeing draws, p <= Phi(radius / sigma) is rejected."""
         return [rare_counts(float(special.ndtr(-goal / self.sigma)), self.looks, self.alpha) for goal in self.goals]
 
     @cached_property
     def refuting(self) -> list[list[int]]:
-        """For each goal and look, so few agreeing draws that it is given up.
+        """For each goal and look: with at most so many agreeing draws, the goal is given up.
 
-        An image of which n draws are expected to disagree no more than once too often is so with probability 1 %.
+        An image whose expected number of disagreeing draws among n is at most one too many for a proof is given up
+        with probability at most 1 %.
         """
         return [rare_counts(1 - (proving[-1] + 1) / self.n, self.looks, GIVE_UP) for proving in self.proving]
 
     def test(self, only_predict: bool = False) -> "Test":
-        """The test of one image, to be fed with its counts; one that `only_predict`s has the goal 0 alone."""
+        """The test of one image, which receives its counts; with `only_predict` its only goal is radius 0."""
         return FixedTest(self) if self.radii is None else EarlyTest(self, goals=1 if only_predict else len(self.goals))
 
 
 class Test(Protocol):
-    """Looks at the count of draws that agree with the chosen class, at `next` draws, until it is `settled`."""
+    """Looks at the number of draws that agree with the selected class, after `next` draws, until it is `settled`."""
 
     settled: bool
     next: int
 
     def look(self, agreed: int) -> None:
-        """Take the count at `next` draws."""
+        """Receive the count after `next` draws."""
         ...
 
     def radius(self) -> float | None:
-        """What is proven; None: nothing, abstain."""
+        """The radius that is proven; None: nothing is proven, abstain."""
         ...
 
 
@@ -177,11 +178,11 @@ class FixedTest:
 
 
 class EarlyTest:
-    """Each goal's own test of level alpha, in order; a goal counts only if all smaller ones are proven.
+    """One test of level alpha for each goal, in order; a goal counts only if all smaller ones are proven.
 
-    Let r be the smallest goal that does not hold. A wrong certificate needs r's test to reject, which has probability
-    alpha at most: the goals cost nothing for being several. A goal is given up if too many draws disagree for any
-    later look, or if `refuting` says so; giving up never proves anything, so it costs nothing either.
+    Let r be the smallest goal that does not hold. A wrong certificate needs the test of r to reject, which has
+    probability at most alpha: so several goals need no correction of alpha. A goal is given up if too many draws
+    disagree for any later look, or by `refuting`; giving up proves nothing, so it needs no part of alpha either.
     """
 
     def __init__(self, how: Smoothing, goals: int) -> None:

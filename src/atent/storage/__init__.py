@@ -1,1 +1,1 @@
-"""What is kept on the disk: files written safely, run folders, rows of attacks and certificates, attacked images."""
+"""What is stored on disk: files written atomically, run folders, rows of attacks and certificates, attacked images."""

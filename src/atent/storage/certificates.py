@@ -1,4 +1,4 @@
-"""Rows of certificates, one per image, and the accuracies that they prove."""
+"""Rows of certificates, one per image, and the certified accuracies computed from them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from atent.storage.rows import Rate, rate
 
 
 class CertifyHeader(Header):
-    """What decides the rows of a certification."""
+    """The settings that determine the rows of a certification."""
 
     sigma: Size
     n0: Count
@@ -29,7 +29,7 @@ class CertifyHeader(Header):
 
 @with_config(ConfigDict(extra="forbid"))
 class CertifiedRow(Indexed):
-    """One certified image: its label, the class or ABSTAIN, the radius proven, and the draws that it took."""
+    """One certified image: its label, the predicted class or ABSTAIN, the certified radius, and the draws used."""
 
     label: Whole
     prediction: Annotated[int, Field(ge=ABSTAIN)]
@@ -43,7 +43,7 @@ CERTIFY = Kind("certify", TypeAdapter(CertifyHeader), TypeAdapter(CertifiedRow))
 
 
 class Certified(NamedTuple):
-    """A file of rows: a network certified on images, at radii that were asked for, some of which stand for threats."""
+    """A file of rows: a network certified on images at the radii asked for; some radii cover a named threat."""
 
     run: str
     path: Path
@@ -61,7 +61,7 @@ class Certified(NamedTuple):
         return [(radius, str(name)) for radius, name in self.header["radii"]]
 
     def accuracy(self, radius: float) -> Rate:
-        """The share of images that are right, and proven to stay so within the radius."""
+        """The share of images that are correctly classified with a certified radius of at least `radius`."""
         return rate(right(row) and row["radius"] >= radius for row in self.rows)
 
     @property
@@ -70,7 +70,7 @@ class Certified(NamedTuple):
 
     @property
     def mean_radius(self) -> float:
-        """The average certified radius, an image that is wrong or abstained from counting 0 (ACR)."""
+        """The average certified radius (ACR); a misclassified image, or one with ABSTAIN, counts as 0."""
         return float(sum(row["radius"] for row in self.rows if right(row))) / len(self.rows)
 
     @property
@@ -87,7 +87,7 @@ def read_certified(path: Path) -> Certified:
 
 
 def certified(folder: Path, say: Callable[[str], None] = leave_out) -> list[Certified]:
-    """Every finished certification of a run folder. One that is damaged or unfinished is left out, and named."""
+    """Every finished certification of a run folder. A damaged or unfinished file is skipped and reported to `say`."""
     return [_certified(path, found) for path, found in finished_files(CERTIFY, folder, say)]
 
 
@@ -96,7 +96,7 @@ def _certified(path: Path, found: Content[CertifiedRow]) -> Certified:
 
 
 def curve(one: Certified) -> list[tuple[float, float]]:
-    """Certified accuracy against radius: where it was asked for or, if each image's own radius is known, all of it."""
+    """Certified accuracy against radius: at the radii asked for or, if each image's largest radius is known, at all."""
     if not one.exact:
         return [(radius, one.accuracy(radius).value) for radius, _ in one.radii]
     radii = sorted(row["radius"] for row in one.rows if right(row))

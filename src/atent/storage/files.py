@@ -1,4 +1,4 @@
-"""Files that a kill cannot halve: written aside and renamed, locked while they are written; JSON and tensors."""
+"""Files that survive a kill: written under a temporary name, then renamed; file locks; JSON and tensors."""
 
 import errno
 import hashlib
@@ -24,15 +24,16 @@ except ImportError:  # Windows
 
 
 _INFO = "atent"  # the key of our JSON in a safetensors header
-_SUM = "atent-sha256"  # the key of the checksum beside it
-_PART = "//"  # splits the part of a checkpoint from a tensor's name; weights themselves have no part
+_SUM = "atent-sha256"  # the key of the checksum in the same header
+_PART = "//"  # separates the part of a checkpoint from a tensor's name; the weights themselves have no part
 
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Hold `path` for this process; a second one is refused. The system lets go of it when the process ends, however.
+    """Lock `path` for this process; a second process gets a UserError.
 
-    (On systems without `fcntl` nothing is held.)
+    The system releases the lock when the process ends, also when it is killed. Without `fcntl` (Windows) there is no
+    lock.
     """
     if fcntl is None:
         yield
@@ -47,20 +48,20 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def _open_lock(lock: Path) -> int:
-    """Open or make an empty plain file; what else may be in its place stays as it is."""
-    refusal = UserError(f"{lock} is in the place of a lock, and no plain file; remove it")
+    """Open or create an empty regular file; anything else with this name is left unchanged."""
+    refusal = UserError(f"{lock} is in the place of a lock file but is not a regular file; remove it")
     if lock.is_symlink() or (lock.exists() and not lock.is_file()):
         raise refusal
     try:
         return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        if error.errno == errno.ELOOP:  # a link made since
+        if error.errno == errno.ELOOP:  # a link made in the meantime
             raise refusal from None
         raise
 
 
 def write_aside(path: Path, content: bytes) -> None:
-    """Write a file under another name, make sure it is on the disk, and rename it."""
+    """Write a file atomically: under a temporary name, flushed to disk, then renamed."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -99,7 +100,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a JSONL file; a last line that a kill cut short is left out."""
+    """The complete lines of a JSONL file; an incomplete last line (after a kill) is skipped."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
@@ -113,7 +114,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], info: Mapping[str, object]) -> None:
-    """One safetensors file with our JSON in its header: tensors and what is said of them cannot come apart."""
+    """Write one safetensors file with `info` as JSON in its header, so that both stay together."""
     # Cloned, since safetensors refuses tensors that share memory (tied weights).
     flat = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
@@ -123,9 +124,9 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], info: Mapping[str, o
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a safetensors file and our JSON of its header, {} in a foreign file.
+    """The tensors of a safetensors file and the JSON of its header; {} if another program wrote the file.
 
-    A checksum covers both. Files of other programs and of our first versions have none.
+    A checksum covers both. Files of other programs and of the first versions of atent have none.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -152,7 +153,7 @@ def _checksum(tensors: Mapping[str, Tensor], words: str) -> str:
 
 
 def join_parts(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """{"": weights, "average": ...} as one flat table of tensors."""
+    """{"": weights, "average": ...} as one flat dict of tensors."""
     return {f"{part}{_PART}{name}" if part else name: t for part, table in parts.items() for name, t in table.items()}
 
 

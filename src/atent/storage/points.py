@@ -1,4 +1,4 @@
-"""Attacked images kept beside their rows: a file per batch, joined to one when all are there."""
+"""Attacked images stored next to their rows: one file per batch, joined into one file when all batches are done."""
 
 import io
 import shutil
@@ -16,7 +16,7 @@ from atent.storage.rows import Row
 
 
 def keep_points(rows_file: Path, rows: Sequence[Row], x: Tensor, x_adv: Tensor) -> None:
-    """Write a batch's images and points to a file of their own."""
+    """Write the clean and the adversarial images of a batch to one file."""
     arrays = {
         "x": x.cpu().contiguous().numpy(),
         "x_adv": x_adv.cpu().contiguous().numpy(),
@@ -29,24 +29,24 @@ def keep_points(rows_file: Path, rows: Sequence[Row], x: Tensor, x_adv: Tensor) 
 
 
 def points_kept(rows_file: Path, first: int) -> bool:
-    """Whether the points of the batch that begins with this example are there already."""
+    """Whether the adversarial images of the batch that begins with this example are stored already."""
     return rows_file.with_suffix(".npz").exists() or _part(rows_file, first).exists()
 
 
 def forget_points(rows_file: Path, done: int) -> None:
-    """Remove the points of rows that are gone: those after the first `done`, and files of all together."""
+    """Remove the images of rows that no longer exist: all after the first `done`, and the joined files."""
     for part in _parts(rows_file).glob("*.npz"):
         if int(part.stem) >= done:
             part.unlink()
     arrays_file = rows_file.with_suffix(".npz")
     if arrays_file.exists():
-        complain(f"{arrays_file} and its .png are removed: they belong to rows that are computed again")
+        complain(f"{arrays_file} and its .png are removed: their rows are computed again")
     for end in (".npz", ".png"):
         rows_file.with_suffix(end).unlink(missing_ok=True)
 
 
 def join_points(rows_file: Path) -> dict[str, NDArray[Any]]:
-    """Join the batches' files to one beside the rows; its arrays."""
+    """Join the files of the batches into one file next to the rows; returns its arrays."""
     arrays_file = rows_file.with_suffix(".npz")
     if not arrays_file.exists():
         parts = [_load(path) for path in sorted(_parts(rows_file).glob("*.npz"))]

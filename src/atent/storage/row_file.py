@@ -1,4 +1,4 @@
-"""A file of rows that can be resumed: what is good in it stays, what is damaged is repeated, nothing else is lost."""
+"""A file of rows that can be resumed: intact rows are kept, damaged ones are computed again."""
 
 import hashlib
 import json
@@ -14,22 +14,22 @@ from atent.storage.row_format import SEALED, Content, Cost, Damage, Kind, R, clo
 
 
 class RowFile(Generic[R]):
-    """The rows of one attack or certification. One process at a time may resume it and append (`alone`)."""
+    """The rows of one attack or certification. Only one process at a time may resume it and append (`alone`)."""
 
     def __init__(self, kind: Kind[R], path: Path) -> None:
         self.kind, self.path = kind, path
-        self._checksum = b""  # that the next batch follows
+        self._checksum = b""  # of the last batch in the file
 
     @classmethod
     def of(cls, kind: Kind[R], folder: Path, header: Mapping[str, Any]) -> "RowFile[R]":
-        """The file for these settings. Its name is readable, and different for different settings."""
+        """The file for these settings. Its name is readable and differs between settings."""
         words = f"{header['label']} {header.get('threat', '')} {header['data']}".lower()
         name = re.sub(r"[^a-z0-9.]+", "-", words).strip("-")[:100]
         digest = hashlib.sha256(json.dumps(settings(header), sort_keys=True).encode()).hexdigest()[:8]
         return cls(kind, folder / kind.command / f"{name}-{digest}.jsonl")
 
     def resume(self, header: Mapping[str, Any]) -> int:
-        """Make the file ready for more rows; returns how many it has.
+        """Prepare the file for more rows; returns the number of rows it has.
 
         A finished file stays, whichever version of ours wrote it. What follows the last good batch of an unfinished one
         is cut off; a copy of a damaged file is kept. A file that cannot be resumed is renamed, and the rows start from
@@ -55,14 +55,14 @@ class RowFile(Generic[R]):
         return len(found.rows)
 
     def append(self, rows: Iterable[Mapping[str, Any]], cost: Cost) -> None:
-        """Append a batch's rows and their cost in one go."""
+        """Append the rows of a batch and their cost in one write."""
         lines = [to_line(row) for row in rows]
         closing, self._checksum = close_batch(self._checksum, lines, cost)
         with self.path.open("ab") as file:
             file.write(b"".join([*lines, closing]))
 
     def read(self) -> Content[R]:
-        """The content of a finished file. Another one is refused, with what is wrong and how to repair it."""
+        """The content of a finished file. For any other file: a UserError with the problem and how to repair it."""
         command = f"the same `atent {self.kind.command}` command"
         try:
             found = self._parse()
@@ -85,7 +85,7 @@ class RowFile(Generic[R]):
             return parse(self.kind, file.readlines())
 
     def _resumable(self, header: Mapping[str, Any]) -> Content[R] | None:
-        """The content, if rows for this header can follow it; a file with another one is renamed."""
+        """The content, if rows for this header can be appended to it; otherwise the file is renamed."""
         if not self.path.exists():
             return None
         try:
@@ -102,7 +102,7 @@ class RowFile(Generic[R]):
 
 
 def _obstacle(found: Content[R], header: Mapping[str, Any]) -> str:
-    """Why rows for this header cannot follow what was found; empty if they can."""
+    """Why rows for this header cannot be appended to the file; empty if they can."""
     if settings(found.header) != settings(header):
         return "its header has other settings, or is damaged"
     if len(found.rows) == header["examples"] and (found.verified or not found.fault):
@@ -115,7 +115,7 @@ def _obstacle(found: Content[R], header: Mapping[str, Any]) -> str:
 
 
 def _free_name(path: Path) -> Path:
-    """Where a file that is damaged or cannot be resumed is kept: NAME.old, NAME.old.1, ..."""
+    """The name for a file that is damaged or cannot be resumed: NAME.old, NAME.old.1, ..."""
     number, aside = 0, path.with_name(f"{path.name}.old")
     while aside.exists():
         number += 1
@@ -134,7 +134,7 @@ def leave_out(problem: str) -> None:
 def finished_files(
     kind: Kind[R], folder: Path, say: Callable[[str], None] = leave_out
 ) -> Iterator[tuple[Path, Content[R]]]:
-    """Every finished file of a run folder. One that is damaged or unfinished is left out, and named."""
+    """Every finished file of a run folder. A damaged or unfinished file is skipped and reported to `say`."""
     for path in sorted((folder / kind.command).glob("*.jsonl")):
         try:
             yield path, RowFile(kind, path).read()

@@ -1,8 +1,8 @@
-"""What a file of rows holds: a header with every setting, then batches of rows, each with a closing line.
+"""The format of a file of rows: a header with every setting, then batches of rows, each with a closing line.
 
-The closing line has the batch's cost and a checksum. The checksums are a chain: each covers the one before it (the
-first: the header's line) and the bytes of its batch, up to itself. So a line or a batch that is lost, doubled, swapped
-or changed is noticed. Older files have no checksums, and the oldest no closing lines.
+The closing line holds the cost of the batch and a checksum. The checksums form a chain: each covers the previous one
+(the first: the line of the header) and the bytes of its batch up to itself. So a line or a batch that is lost,
+duplicated, swapped or changed is detected. Older files have no checksums, and the oldest have no closing lines.
 """
 
 import hashlib
@@ -17,22 +17,22 @@ from typing_extensions import TypedDict
 
 from atent.methods import Count, Scale, Whole, explain
 
-ABOUT = ("version", "classes", "checksum")  # in a header, but no setting: another value is not another attack
+ABOUT = ("version", "classes", "checksum")  # in a header, but not settings: they do not change the attack
 SEALED = {"checksum": "sha256"}  # in the header of a file whose batches end with checksums
-_SURROGATE = re.compile(rb"\\ud[89a-f][0-9a-f]{2}")  # of names that are not UTF-8, which pydantic refuses
+_SURROGATE = re.compile(rb"\\ud[89a-f][0-9a-f]{2}")  # in names that are not UTF-8; pydantic does not accept them
 _CHECKSUM = re.compile(rb'(.*)"sha256": "([0-9a-f]{16})"\}\n')
 
 T = TypeVar("T")
 
 
 class Indexed(TypedDict):
-    """A row says which image of the test set it is about."""
+    """Every row has the index of its image in the test set."""
 
     index: Whole
 
 
 class Header(TypedDict):
-    """What every header has. The rows are about the first `examples` of every `every`-th image."""
+    """The fields of every header. The rows are of every `every`-th image, the first `examples` of them."""
 
     label: str
     data: str
@@ -47,7 +47,7 @@ class Header(TypedDict):
 
 
 class Cost(NamedTuple):
-    """Images passed forward and backward through the network by an attack, and the time it took."""
+    """The number of images that an attack passed forward and backward through the network, and its time."""
 
     forward: Whole = 0
     backward: Whole = 0
@@ -59,7 +59,7 @@ class Cost(NamedTuple):
 
 @with_config(ConfigDict(extra="forbid"))
 class Closing(TypedDict):
-    """The last line of a batch. Where the cost was not recorded, the checksum stands alone."""
+    """The last line of a batch. It has no cost if the cost was not recorded."""
 
     cost: NotRequired[Cost]
     sha256: NotRequired[str]
@@ -71,7 +71,7 @@ _CLOSING = TypeAdapter(Closing)
 
 @dataclass(frozen=True)
 class Kind(Generic[R]):
-    """The files of one command: the fields of their headers and of their rows."""
+    """The files of one command: the fields of their headers and rows."""
 
     command: str
     header: TypeAdapter[Any]
@@ -79,10 +79,10 @@ class Kind(Generic[R]):
 
 
 class Content(NamedTuple, Generic[R]):
-    """What a file says: the rows to trust, in the images' order, and what is wrong with the lines after them.
+    """The content of a file: the intact rows, in the order of the images, and what is wrong with the lines after them.
 
-    `size` counts the bytes of the header and the good batches; `checksum` is the last one (without a batch: the
-    header's line).
+    `size` is the number of bytes of the header and the intact batches; `checksum` is the last checksum (without a
+    batch: the line of the header).
     """
 
     header: dict[str, Any]
@@ -98,12 +98,12 @@ class Content(NamedTuple, Generic[R]):
         return not self.fault and len(self.rows) == self.header["examples"]
 
 
-class Damage(Exception):  # noqa: N818 (of a file, not of the program)
-    """What is wrong with some lines."""
+class Damage(Exception):  # noqa: N818 (of a file, not an error of the program)
+    """What is wrong with the lines of a file."""
 
 
 def settings(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides the rows."""
+    """The fields of a header that determine the rows."""
     return {key: value for key, value in header.items() if key not in ABOUT}
 
 
@@ -112,27 +112,27 @@ def to_line(value: Mapping[str, Any]) -> bytes:
 
 
 def close_batch(before: bytes, lines: Sequence[bytes], cost: Cost | None) -> tuple[bytes, bytes]:
-    """The closing line of a batch, and the checksum in it, which follows the checksum `before`."""
+    """The closing line of a batch and the checksum in it; `before` is the previous checksum of the chain."""
     begin = b"{" if cost is None else json.dumps({"cost": cost._asdict()})[:-1].encode() + b", "
     checksum = _chained(before, [*lines, begin])
     return begin + b'"sha256": "' + checksum + b'"}\n', checksum
 
 
 def parse(kind: Kind[R], lines: Sequence[bytes]) -> Content[R]:
-    """What the lines of a file say. A first line that is no header of this kind is a `Damage`."""
+    """Parse the lines of a file. Raises `Damage` if the first line is not a header of this kind."""
     first, *others = lines or [b""]
     try:
         kind.header.validate_json(_SURROGATE.sub(b"?", first), strict=True)
         header = json.loads(first)
     except (ValueError, RecursionError):
-        raise Damage("its first line is no header") from None
+        raise Damage("its first line is not a header") from None
     if not first.endswith(b"\n"):
-        raise Damage("its first line is no header")
+        raise Damage("its first line is not a header")
     return _parse_sealed(kind, header, first, others) if "checksum" in header else _parse_older(kind, header, others)
 
 
 def _parse_sealed(kind: Kind[R], header: dict[str, Any], first: bytes, lines: list[bytes]) -> Content[R]:
-    """The good batches from the first one on."""
+    """The intact batches, up to the first damaged one."""
     rows, costs = list[R](), list[Cost]()
     missing, checksum, size, done, fault = _indices(header), first, len(first), 0, ""
     try:
@@ -147,7 +147,7 @@ def _parse_sealed(kind: Kind[R], header: dict[str, Any], first: bytes, lines: li
             costs.append(closing.get("cost", Cost()))
             missing, checksum, done = missing[len(batch) :], found[2], number + 1
             size += sum(map(len, batch)) + len(line)
-        # A kill leaves the beginning of a batch: rows, the last one perhaps cut short, and no closing line.
+        # A kill leaves the beginning of a batch: rows, the last one possibly incomplete, and no closing line.
         left = lines[done:]
         if left and not missing:
             raise Damage(f"line {done + 2} follows the rows of all images")
@@ -158,7 +158,7 @@ def _parse_sealed(kind: Kind[R], header: dict[str, Any], first: bytes, lines: li
 
 
 def _parse_older(kind: Kind[R], header: dict[str, Any], lines: list[bytes]) -> Content[R]:
-    """The rows of a file without checksums. What can be noticed is an image without a row of its own."""
+    """The rows of a file without checksums. The only damage that can be detected is missing or duplicate rows."""
     rows, costs, fault = list[R](), list[Cost](), ""
     expected, closed = _indices(header), False
     try:
@@ -166,7 +166,7 @@ def _parse_older(kind: Kind[R], header: dict[str, Any], lines: list[bytes]) -> C
             if closed := line.startswith(b'{"cost"'):
                 closing = _typed(_CLOSING, line, number)
                 if "sha256" in closing:
-                    raise Damage(f"line {number + 2} has a checksum, which the header does not announce")
+                    raise Damage(f"line {number + 2} has a checksum, but the header has no entry 'checksum'")
                 costs.append(closing["cost"])
             elif line.endswith(b"\n"):
                 rows.append(_typed(kind.row, line, number))
@@ -175,14 +175,14 @@ def _parse_older(kind: Kind[R], header: dict[str, Any], lines: list[bytes]) -> C
             raise Damage("it does not have one row for each image")
         whole = lines[-1].endswith(b"\n") and (closed or not costs) if lines else True
         if len(rows) == len(expected) and not whole:
-            raise Damage("its last line is missing or cut short")
+            raise Damage("its last line is missing or incomplete")
     except Damage as damage:
         fault = str(damage)
     return Content(header, rows, _sum(costs), False, fault)
 
 
 def _rows(kind: Kind[R], lines: list[bytes], done: int, missing: range) -> list[R]:
-    """The rows of the next images; the first is the file's line `done` after the header."""
+    """The rows of the next images; the first is line `done` after the header."""
     rows = [_typed(kind.row, line, done + k) for k, line in enumerate(lines)]
     if [row["index"] for row in rows] != list(missing[: len(rows)]):
         raise Damage(f"the rows from line {done + 2} on are not those of the next images")

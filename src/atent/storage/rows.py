@@ -1,4 +1,4 @@
-"""Rows of attacks, one for each attacked image, and the accuracies that they give."""
+"""Rows of attacks, one per attacked image, and the accuracies computed from them."""
 
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -42,7 +42,7 @@ def smoothing_of(header: Mapping[str, Any]) -> str:
 class Row(Indexed):
     """One attacked example: the predictions for x and for x_adv, and how far x_adv is.
 
-    Attacks that look for the nearest misclassified point also say its `distance`, null where they found none.
+    Attacks that search for the nearest misclassified point also record its `distance`, null where they found none.
     """
 
     label: Whole
@@ -88,6 +88,6 @@ def robust_rate(rows: Iterable[Row]) -> Rate:
 
 
 def median_distance(rows: Iterable[Row]) -> float | None:
-    """The median over examples that are right; infinite where none was found for half of them. None: not measured."""
+    """The median over correctly classified examples; infinite if no point was found for half. None: not measured."""
     right = [row["distance"] for row in rows if "distance" in row and row["clean"] == row["label"]]
     return median(float("inf") if distance is None else distance for distance in right) if right else None

@@ -1,4 +1,4 @@
-"""A run is a folder: recipe, environment, a log line per epoch, checkpoints, and a row per attacked image."""
+"""A run is a folder: recipe, environment, one log line per epoch, checkpoints, and one row per attacked image."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from atent.storage.files import read_json, read_rows, write_json
 
 @dataclass(frozen=True)
 class Run:
-    """The files of a training. `best` holds the weights to use, `last` the state to go on from."""
+    """The files of a training. `best` holds the weights to use, `last` the state to resume from."""
 
     folder: Path
 
@@ -44,16 +44,16 @@ class Run:
         return self.folder / "train.jsonl"
 
     def data_record(self) -> dict[str, Any] | None:
-        """What the training found in a user's own data."""
+        """The record of a user's own data that the training wrote; None if there is none."""
         return read_json(self.data_file) if self.data_file.exists() else None
 
     def begin(self, recipe: Mapping[str, Any], environment: Mapping[str, object], data: Mapping[str, Any]) -> None:
-        """Make the folder; record the recipe, the data and each start's environment."""
+        """Make the folder; record the recipe, the data and the environment of each start."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make {self.folder}: {error.strerror}") from None
-        for orphan in self.folder.glob(".*.part"):  # of a process that was killed while it wrote
+        for orphan in self.folder.glob(".*.part"):  # left by a process that was killed during a write
             orphan.unlink(missing_ok=True)
         write_json(self.recipe_file, recipe)
         if data:
@@ -63,5 +63,5 @@ class Run:
             write_json(self.environment_file, {"starts": [*starts, environment]})
 
     def history(self) -> list[dict[str, Any]]:
-        """The log's lines, one per finished epoch."""
+        """The lines of the log, one per finished epoch."""
         return list(read_rows(self.log)) if self.log.exists() else []
