@@ -45,4 +45,4 @@ def test_certify_proves_radii_within_reach(run: Any) -> None:
     names = run("certify")
     certificates, settings = names["certificates"], names["settings"]
     assert sum(names["correct"]) > len(certificates) / 2
-    assert all(0 <= one.radius <= settings.reach for one in certificates)
+    assert all(0 <= one.radius <= settings.largest_radius for one in certificates)

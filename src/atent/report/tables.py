@@ -126,7 +126,7 @@ def mark(verified: bool) -> str:
 
 
 def markdown(lines: list[Result]) -> str:
-    """The table as in the README; the median distance is a column if it was measured."""
+    """The table as in the docs; the median distance is a column if it was measured."""
     measured = any(line.distance is not None for line in lines)
     head = "| network | data | threat | attack | images | clean % | robust % |\n|---|---|---|---|---:|---:|---:|"
     if measured:
@@ -140,7 +140,7 @@ def markdown(lines: list[Result]) -> str:
 
 
 def certified_markdown(found: Sequence[Certified]) -> str:
-    """Certified accuracies as in the README, one line per radius."""
+    """Certified accuracies as in the docs, one line per radius."""
     columns = "| network | data | sigma | n | images | l2 radius | covers | certified % |"
     head = f"{columns}\n|---|---|---:|---:|---:|---:|---|---:|"
     body = (
