@@ -1,4 +1,4 @@
-"""The cost of an ATENT step with the paper's moving average, against bare passes, a direct form, and several K.
+"""The cost of an ATENT step with the paper's moving average at several K, compared with bare passes and a direct form.
 
     python benchmarks/step.py [--threads N] [--rounds N]
 

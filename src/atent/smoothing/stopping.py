@@ -110,7 +110,7 @@ class Smoothing:
         if self.n < (fewest := draws_for(far, self.sigma, self.alpha)):
             needed = f"n of {fewest:,} or more" if math.isfinite(fewest) else "a larger sigma"
             raise UserError(
-                f"radius {far:.4g} is out of reach: with sigma {self.sigma:g}, n {self.n:,} and alpha {self.alpha:g} "
+                f"radius {far:.4g} cannot be proven: with sigma {self.sigma:g}, n {self.n:,} and alpha {self.alpha:g} "
                 f"the largest is {self.largest_radius:.4g} even if every draw agrees; it needs {needed}"
             )
 
