@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from atent.defenses import Term
 from atent.recipe import load_recipe
 from atent.storage.files import load_tensors
-from atent.training.alarms import collapsed
+from atent.training.alarms import collapsed, unwatched
 from atent.training.fit import fit
 from atent.training.options import TrainingOptions
 from atent.training.state import score
@@ -77,7 +77,7 @@ def test_a_training_that_diverges_stops_too_and_is_not_called_overfitting(
 )
 def test_a_single_step_training_that_nobody_watches_is_told_so(changes: dict[str, Any], caution: str) -> None:
     recipe = load_recipe("demo", {"defense.name": "fast"} | changes)
-    assert re.search(caution, recipe.blind)
+    assert re.search(caution, unwatched(recipe))
 
 
 class SuddenlyStrong:

@@ -11,6 +11,7 @@ import pytest
 
 from atent.errors import UserError
 from atent.recipe import Recipe, load_recipe, recipe_of
+from atent.training.alarms import unwatched
 from atent.training.fit import fit
 from short_runs import QUIET
 from test_cli import atent
@@ -117,14 +118,14 @@ def test_a_users_defense_says_what_chooses_its_epoch_and_that_it_makes_one_step(
     own_module(OWN.replace("sizes: tuple[int, ...] = (1, 2)", member or "pass"))
     recipe = load_recipe(toml(own_table(validation=0)))
     assert recipe.chosen_by == chosen_by
-    assert blind in recipe.blind
-    assert bool(recipe.blind) == bool(blind)
+    assert blind in unwatched(recipe)
+    assert bool(unwatched(recipe)) == bool(blind)
     assert load_recipe(toml(own_table(choose="robust"))).chosen_by == "robust"  # the recipe has the last word
 
 
 def test_a_users_monitor_says_that_it_makes_one_step() -> None:
     own_module(OWN.replace("class Monitor:\n", "class Monitor:\n    single_step = True\n"))
-    assert "(my_methods:Monitor)" in load_recipe(toml(own_table(defense={"name": "fast"}))).blind
+    assert "(my_methods:Monitor)" in unwatched(load_recipe(toml(own_table(defense={"name": "fast"}))))
 
 
 @pytest.mark.parametrize("part", ["Defense", "Monitor"])

@@ -21,7 +21,6 @@ from atent.methods import (
     explain,
     field_names,
     is_imported,
-    is_single_step,
     make,
     written_out,
 )
@@ -152,17 +151,6 @@ class Recipe(BaseModel):
         """The held-out accuracy that picks the best epoch: the recipe's choice, or the defense's."""
         return self.choose or chosen_by(self.methods.defense)
 
-    @property
-    def blind(self) -> str:
-        """Why catastrophic overfitting of single-step training would go unnoticed; empty if it would not."""
-        if not is_single_step(self.methods.defense):
-            return ""
-        if self.validation == 0:
-            return "with validation = 0 nothing notices when single-step training collapses"
-        if is_single_step(self.methods.monitor):
-            return f"a monitor of one step ({self.monitor['name']}) does not notice when single-step training collapses"
-        return ""
-
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)
 
@@ -191,8 +179,7 @@ def _check_threat(method: object, threat: Threat) -> None:
 def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build: bool = True) -> Recipe:
     """Read a recipe by our name for it or by its path, with dotted keys replaced: `{"defense.steps": 5}`.
 
-    It is the user's word: methods of the user's own, `package.module:Name`, are imported and made, unless `build` is
-    False.
+    Methods of the user's own, `package.module:Name`, are imported and made, unless `build` is False.
     """
     if name in RENAMED:
         raise UserError(f"{name} is now called {RENAMED[name]}")

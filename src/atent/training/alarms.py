@@ -7,6 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from atent.data.images import Images
+from atent.methods import is_single_step
+from atent.recipe import Recipe
 
 RECENT = 100  # batches
 
@@ -64,3 +66,14 @@ def collapsed(history: Sequence[Mapping[str, Any]], constant: float) -> bool:
     """
     learned = [row["robust"] for row in history if "robust" in row and row["clean"] > more_than(constant)]
     return bool(learned) and max(learned) >= 0.2 and bool(history[-1]["robust"] < max(learned) / 2)
+
+
+def unwatched(recipe: Recipe) -> str:
+    """Why catastrophic overfitting of single-step training would go unnoticed; empty if it would not."""
+    if not is_single_step(recipe.methods.defense):
+        return ""
+    if recipe.validation == 0:
+        return "with validation = 0 nothing notices when single-step training collapses"
+    if is_single_step(recipe.methods.monitor):
+        return f"a monitor of one step ({recipe.monitor['name']}) does not notice when single-step training collapses"
+    return ""

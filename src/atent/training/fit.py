@@ -26,7 +26,7 @@ from atent.smoothing.smoothed import Smoothed
 from atent.storage.files import alone, save_tensors, write_rows
 from atent.storage.rows import clean_rate, robust_rate
 from atent.storage.run import Run
-from atent.training.alarms import collapsed
+from atent.training.alarms import collapsed, unwatched
 from atent.training.options import TrainingOptions
 from atent.training.state import Epoch, State, score
 from atent.training.step import NotFiniteError, train_step
@@ -85,8 +85,8 @@ def _fit(
             how.say(f"going on from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     else:
         how.say(f"{recipe.data}: {train.summary}; {len(held):,} held-out images judge each epoch")
-        if recipe.blind:
-            how.say(f"caution: {recipe.blind}")
+        if reason := unwatched(recipe):
+            how.say(f"caution: {reason}")
     write_rows(run.log, state.history)
     total = recipe.epochs * per_epoch
     label = f"training {run.folder.name}"
