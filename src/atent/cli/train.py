@@ -23,7 +23,7 @@ def train(
     reset: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="LAYER", help="Layer that starts anew in spite of --weights, e.g. classifier.fc3. Repeatable."
+            metavar="LAYER", help="Layer that starts from scratch in spite of --weights, e.g. classifier.fc3. Repeatable."
         ),
     ] = None,
     freeze: Annotated[
@@ -42,10 +42,10 @@ def train(
     checkpoint_batches: Annotated[int | None, typer.Option(help="Save it every N batches, too.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Draw curves into OUT/tensorboard.")] = False,
 ) -> None:
-    """Train a network by a recipe. The same command again goes on where it stopped.
+    """Train a network by a recipe. Run the same command again to resume.
 
     Writes recipe, environment, a log line per epoch and two checkpoints: best.safetensors has the weights of the
-    epoch with the highest robust accuracy on held-out images, last.safetensors the state to go on from.
+    epoch with the highest robust accuracy on held-out images, last.safetensors the state to resume from.
     """
     from atent.attacks.protocols import title_of
     from atent.machine import pick_device, prepare

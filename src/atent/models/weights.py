@@ -1,4 +1,4 @@
-"""Weights from files, ours or foreign: which layers they fit, which start anew, which stay as they are."""
+"""Weights from files, ours or foreign: which layers they fit, which start from scratch, which stay as they are."""
 
 import hashlib
 import pickle

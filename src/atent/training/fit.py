@@ -41,7 +41,7 @@ def fit(
     model: nn.Module | None = None,
     how: TrainingOptions = TrainingOptions(),  # noqa: B008 (it is frozen)
 ) -> Run:
-    """Train by the recipe into the folder `out`; called again, go on from its last checkpoint.
+    """Train by the recipe into the folder `out`; called again, resume from its last checkpoint.
 
     A `model` given is trained instead of the recipe's. Choices (the best epoch, stopping early) are made on images held
     out of the training set; the test set is not read.

@@ -131,12 +131,12 @@ class State:
             if self.memory is not None:
                 self.memory = _same_shape(take_part(tensors, "memory")[""], self.memory, "memory")
         except ValidationError as error:
-            raise UserError(f"{explain(error, str(run.last))}; remove it to start anew") from None
+            raise UserError(f"{explain(error, str(run.last))}; remove it to start over") from None
         except (KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
             if isinstance(error, UserError):
                 raise
             reason = " ".join(str(error).split())[:200]
-            raise UserError(f"{run.last} is not a state of this training: {reason}; remove it to start anew") from None
+            raise UserError(f"{run.last} is not a state of this training: {reason}; remove it to start over") from None
         self.epoch, self.batch, self.tally, self.history = (
             position.epoch,
             position.batch,
