@@ -23,7 +23,8 @@ def train(
     reset: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="LAYER", help="Layer that starts from scratch in spite of --weights, e.g. classifier.fc3. Repeatable."
+            metavar="LAYER",
+            help="Layer that starts from scratch in spite of --weights, e.g. classifier.fc3. Repeatable.",
         ),
     ] = None,
     freeze: Annotated[
