@@ -144,6 +144,7 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["train", "demoo"], ["demoo", "mnist-linf-atent"]),
         (["train", "mnist-linf-atent-fast"], ["mnist-linf-atent-fast is now called mnist-linf-pgd-quick"]),
+        (["show", "mnist-linf-atent-fast"], ["mnist-linf-atent-fast is now called mnist-linf-pgd-quick"]),
         (["train", "demo", "--set", "epoch=1"], ["epoch", "epochs"]),
         (["train", "demo", "--set", "epochs"], ["epochs", "key=value"]),
         (["train", "demo", "--data", "svhn"], ["svhn", "mnist-small", "a folder", ".npz"]),

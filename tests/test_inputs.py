@@ -230,3 +230,18 @@ def test_numpy_radii_are_numbers_and_text_is_not() -> None:
     assert Threat("linf", float(np.float32(0.25))) == Threat("linf", np.float32(0.25))  # type: ignore[arg-type]
     with pytest.raises(UserError, match="eps '8/255'; allowed: a finite number"):
         Threat("linf", "8/255")  # type: ignore[arg-type]
+
+
+def test_wrong_labels_are_not_counted_as_broken_images() -> None:
+    """A user's attack need not look at them, so the evaluation does."""
+    model, (x, y) = small_network(), small_batch()
+    images = Images(x, y + 7, tuple("abcdefghij"))
+    with pytest.warns(DeprecationWarning, match="jit"):
+        traced = torch.jit.trace(model.eval(), x)
+    for call in (
+        lambda: list(attack_images(model, images, lambda _, x, *__: x, "linf:0.1")),
+        lambda: checks.check_network(model, images, "linf:0.1"),
+        lambda: Pgd(steps=1)(traced, x, y + 7, "linf:0.1", generator()),
+    ):
+        with pytest.raises(UserError, match="for a network of 3 classes"):
+            call()

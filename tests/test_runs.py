@@ -11,7 +11,16 @@ from atent.errors import UserError
 from atent.machine import environment
 from atent.models import Shape
 from atent.recipe import load_recipe, recipe_of
-from atent.storage.files import alone, join_parts, load_tensors, read_rows, save_tensors, take_part, write_aside
+from atent.storage.files import (
+    alone,
+    join_parts,
+    load_tensors,
+    read_json,
+    read_rows,
+    save_tensors,
+    take_part,
+    write_aside,
+)
 from atent.storage.run import Run
 
 SHAPE = Shape((1, 28, 28), 10)
@@ -102,3 +111,9 @@ def test_a_folder_belongs_to_one_recipe(tmp_path: Path) -> None:
 def test_the_environment_names_the_command(monkeypatch: pytest.MonkeyPatch, typed: list[str], recorded: str) -> None:
     monkeypatch.setattr("sys.argv", typed)
     assert environment()["command"] == recorded
+
+
+def test_deeply_nested_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text("[" * 200_000)
+    with pytest.raises(UserError, match="cannot read"):
+        read_json(tmp_path / "recipe.json")

@@ -133,3 +133,21 @@ def test_the_worst_point_climbs_the_loss_it_is_given() -> None:
 @pytest.mark.parametrize("name", atent.__all__)
 def test_every_name_of_the_package_can_be_imported(name: str) -> None:
     assert getattr(atent, name) is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"y": lambda y: y - 200}, "labels go from -200"),
+        ({"y": lambda y: y + 7}, "network of 3 classes"),
+        ({"y": lambda y: y[:2]}, r"labels of shape \(2,\)"),
+        ({"mode": "Train"}, "unknown mode 'Train'"),
+        ({"steps": 0}, "steps 0; allowed: 1 or more"),
+    ],
+    ids=["negative", "beyond the classes", "too few", "mode", "steps"],
+)
+def test_the_worst_point_refuses_wrong_labels_and_settings(change: dict[str, Any], words: str) -> None:
+    model, (x, y) = small_network(), small_batch()
+    fields = {key: value for key, value in change.items() if key != "y"}
+    with pytest.raises(UserError, match=words):
+        worst_point(model, x, change.get("y", lambda y: y)(y), "linf:0.1", generator(), **fields)

@@ -182,3 +182,9 @@ def test_a_doubt_is_told_once_in_python() -> None:
         for _ in range(3):
             Threat.parse("linf:9")
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("box", [(1.0, 0.0), (0.0, 0.0), "ab", (0.0,), None])
+def test_a_box_that_is_none_is_refused(box: object) -> None:
+    with pytest.raises(UserError, match="threat box"):
+        Threat("linf", 0.1, box)  # type: ignore[arg-type]
