@@ -36,7 +36,7 @@ class RowFile(Generic[R]):
         scratch.
         """
         found = self._resumable(header)
-        if found and found.finished:
+        if found and found.complete:
             return len(found.rows)
         if found and found.fault:
             aside = _free_name(self.path)

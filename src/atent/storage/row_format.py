@@ -32,7 +32,10 @@ class Indexed(TypedDict):
 
 
 class Header(TypedDict):
-    """The fields of every header. The rows are of every `every`-th image, the first `examples` of them."""
+    """The fields of every header. The rows are of every `every`-th image, the first `examples` of them.
+
+    With an `order` the rows are of these images in this order, and the first of them alone are a result: a sample.
+    """
 
     label: str
     data: str
@@ -40,6 +43,7 @@ class Header(TypedDict):
     model: str
     weights: str
     every: NotRequired[Count]
+    order: NotRequired[list[Whole]]
     version: NotRequired[str]
     classes: NotRequired[list[str]]
     images: NotRequired[str]
@@ -79,7 +83,7 @@ class Kind(Generic[R]):
 
 
 class Content(NamedTuple, Generic[R]):
-    """The content of a file: the intact rows, in the order of the images, and what is wrong with the lines after them.
+    """The content of a file: the intact rows, in the order of the images or of the sample, and what is wrong with the lines after them.
 
     `size` is the number of bytes of the header and the intact batches; `checksum` is the last checksum (without a
     batch: the line of the header).
@@ -94,8 +98,14 @@ class Content(NamedTuple, Generic[R]):
     checksum: bytes = b""
 
     @property
-    def finished(self) -> bool:
+    def complete(self) -> bool:
+        """Whether no rows can follow."""
         return not self.fault and len(self.rows) == self.header["examples"]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the rows are a result: all of them, or the first of a sample."""
+        return self.complete or (not self.fault and "order" in self.header and len(self.rows) > 0)
 
 
 class Damage(Exception):  # noqa: N818 (of a file, not an error of the program)
@@ -181,7 +191,7 @@ def _parse_older(kind: Kind[R], header: dict[str, Any], lines: list[bytes]) -> C
     return Content(header, rows, _sum(costs), False, fault)
 
 
-def _rows(kind: Kind[R], lines: list[bytes], done: int, missing: range) -> list[R]:
+def _rows(kind: Kind[R], lines: list[bytes], done: int, missing: Sequence[int]) -> list[R]:
     """The rows of the next images; the first is line `done` after the header."""
     rows = [_typed(kind.row, line, done + k) for k, line in enumerate(lines)]
     if [row["index"] for row in rows] != list(missing[: len(rows)]):
@@ -196,7 +206,10 @@ def _typed(adapter: TypeAdapter[T], line: bytes, number: int) -> T:
         raise Damage(explain(error, f"line {number + 2}")) from None
 
 
-def _indices(header: Mapping[str, Any]) -> range:
+def _indices(header: Mapping[str, Any]) -> Sequence[int]:
+    """The images of the rows, in the order of the rows."""
+    if "order" in header:
+        return list(header["order"])
     every = header.get("every", 1)
     return range(0, header["examples"] * every, every)
 

@@ -43,6 +43,7 @@ class Row(Indexed):
     """One attacked example: the predictions for x and for x_adv, and how far x_adv is.
 
     Attacks that search for the nearest misclassified point also record its `distance`, null where they found none.
+    Of several attacks in sequence, `by` is the title of the one that broke the image, null where none did.
     """
 
     label: Whole
@@ -51,6 +52,7 @@ class Row(Indexed):
     size: Scale
     robust: bool
     distance: NotRequired[Scale | None]
+    by: NotRequired[str | None]
 
 
 ATTACK = Kind("attack", TypeAdapter(AttackHeader), TypeAdapter(Row))
