@@ -46,7 +46,7 @@ def distances(target: Target, settings: dict[str, object], threat: Threat, batch
             right = predict(target.network, x) == y
             x, y = x[right], y[right]
             points = attack.nearest(target.network, x, y, threat, torch.Generator().manual_seed(0))
-            size, _ = check_points(points, x, threat, title_of(attack), part.start, minimal=True)
+            size, _ = check_points(points, x, threat, attack, part.start)
             found.append(torch.where(predict(target.network, points) != y, size, float("inf")))
     return torch.cat(found)
 

@@ -23,6 +23,7 @@ from equal_budget import JUDGED, images_of, judged, passes_of, recipe_for, time_
 from atent.attacks import make_attack
 from atent.attacks.protocols import title_of
 from atent.evaluation.attack import attack_target
+from atent.evaluation.suites import Planned
 from atent.evaluation.target import open_target
 from atent.machine import prepare
 from atent.recipe import recipe_of
@@ -88,7 +89,8 @@ def train(name: str, rate: dict[str, Any], folder: Path, data_dir: Path) -> None
 def attack(folder: Path, data_dir: Path) -> None:
     for settings, examples, batch in ((PGD, None, 250), (AUTOATTACK, FIRST, 50)):
         target = open_target(folder, data_dir=data_dir, examples=examples)
-        attack_target(target, make_attack(settings), settings, Threat.parse(str(target.threat)), folder, batch=batch)
+        planned = Planned.of(make_attack(settings), settings, Threat.parse(str(target.threat)))
+        attack_target(target, planned, folder, batch=batch)
 
 
 def collect(out: Path, kept: Path) -> None:

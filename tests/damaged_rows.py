@@ -10,6 +10,7 @@ from typing import Any
 from atent.attacks import Pgd
 from atent.evaluation.attack import attack_target
 from atent.evaluation.certify import certify_target
+from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
 from atent.models import Shape
 from atent.report.tables import finished, result_lines
@@ -30,7 +31,7 @@ def run(kind: str, folder: Path) -> Path:
     """Attack 20 images in batches of 5, or certify them, a few at a time, as every third image of a test set."""
     target = Target(small_network(), "abc", "toy", IMAGES, "toy", None, Path("never"))
     if kind == "attack":
-        return attack_target(target, Pgd(steps=2), {"name": "pgd"}, THREATS[0], folder, batch=5)
+        return attack_target(target, Planned.of(Pgd(steps=2), {"name": "pgd"}, THREATS[0]), folder, batch=5)
     return certify_target(target, HOW, [(0.0, ""), (0.1, "")], folder, every=3, batch=500)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from atent.attacks import Attack, Pgd
 from atent.errors import UserError
 from atent.evaluation.attack import attack_batch, attack_images, attack_target, check_points
+from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
 from atent.models import Shape
 from atent.network import predict, repeat
@@ -44,8 +45,8 @@ def target(model: nn.Module | None = None) -> Target:
 
 
 def run(folder: Path, attack: Attack | None = None, save_images: bool = False) -> Path:
-    attack = attack or Pgd(steps=2)
-    return attack_target(target(), attack, {"name": "it"}, THREATS[0], folder, batch=8, save_images=save_images)
+    planned = Planned.of(attack or Pgd(steps=2), {"name": "it"}, THREATS[0])
+    return attack_target(target(), planned, folder, batch=8, save_images=save_images)
 
 
 def untimed(path: Path) -> list[str]:
@@ -128,7 +129,7 @@ def test_a_minimal_attack_breaks_what_it_found_within_the_radius(tmp_path: Path)
     assert [row["distance"] for row in rows[:4]] == pytest.approx([0.05, 0.1, 0.15, None])
     assert median_distance(rows) == pytest.approx(0.125)
     assert median_distance(rows[3::4]) == float("inf")
-    attack_target(target(Knows()), Away(), {"name": "away"}, THREATS[0], tmp_path)
+    attack_target(target(Knows()), Planned.of(Away(), {"name": "away"}, THREATS[0]), tmp_path)
     (line,) = results(tmp_path)
     assert line.distance == pytest.approx(0.125)
     assert line.robust.value == 0.5
@@ -199,7 +200,7 @@ def test_only_a_change_beyond_rounding_is_random() -> None:
 def test_tables_by_class_and_by_radius(tmp_path: Path) -> None:
     for threat in (Threat("linf", 0.2), Threat("linf", 0.1)):
         for steps in (1, 2):
-            attack_target(target(), Pgd(steps=steps), {"name": "pgd"}, threat, tmp_path, batch=8)
+            attack_target(target(), Planned.of(Pgd(steps=steps), {"name": "pgd"}, threat), tmp_path, batch=8)
     found = finished(tmp_path)
     lines = result_lines(found)
     assert [line.threat for line in lines] == ["linf:0.1"] * 3 + ["linf:0.2"] * 3

@@ -10,6 +10,7 @@ from PIL import Image
 
 from atent.attacks import Pgd
 from atent.evaluation.attack import attack_target
+from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
 from atent.models import Shape
 from atent.network import predict
@@ -25,7 +26,8 @@ THREAT = Threat("linf", 0.3)
 
 def run(folder: Path, save_images: bool = True) -> Path:
     target = Target(small_network(), "abc", "toy", IMAGES, "toy", None, Path("never"))
-    return attack_target(target, Pgd(steps=3), {"name": "pgd"}, THREAT, folder, batch=8, save_images=save_images)
+    planned = Planned.of(Pgd(steps=3), {"name": "pgd"}, THREAT)
+    return attack_target(target, planned, folder, batch=8, save_images=save_images)
 
 
 def test_the_arrays_are_what_the_rows_say(tmp_path: Path) -> None:

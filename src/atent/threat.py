@@ -158,6 +158,11 @@ class Threat:
         size: Tensor = torch.linalg.vector_norm(delta.flatten(1), ord=order, dim=1)
         return size
 
+    def contains(self, points: Tensor, x: Tensor) -> Tensor:
+        """Which points lie inside the threat around x, shape (n,). The tolerance is half of that of `measure`."""
+        boxed = ((points - self.clamp(points)).abs() <= TOLERANCE / 2).flatten(1).all(1)
+        return boxed & (self.size(points - x) <= self.eps + TOLERANCE / 2 * max(1.0, self.eps))
+
     def measure(self, x_adv: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """For each x_adv: the size of its perturbation, whether it is in the ball, and whether it is in the box.
 

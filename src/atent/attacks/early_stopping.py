@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from atent.ascent import Objective, Points
-from atent.attacks.protocols import within
 from atent.inputs import checked
 from atent.losses import Loss
 from atent.network import answers, borrowed, repeat
@@ -64,7 +63,7 @@ def climb(
     points = search(objective, x)
     for point in points:
         wrong, previous = objective.wrong, objective.point
-        if stop_early and wrong.any() and (broken := wrong & within(threat, previous, x)).any():
+        if stop_early and wrong.any() and (broken := wrong & threat.contains(previous, x)).any():
             x_adv[left[broken]], keep = previous[broken], ~broken
             left, x, objective.y = left[keep], x[keep], objective.y[keep]
             point = points.send(keep)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from atent.attacks.protocols import MinimalAttack, within
+from atent.attacks.protocols import MinimalAttack
 from atent.losses import margin
 from atent.threat import Threat, over_pixels
 
@@ -14,7 +14,7 @@ def nearest_within(
     """The nearest misclassified point where it lies inside the threat, else x."""
     threat = Threat.parse(threat)
     found = attack.nearest(model, x, y, threat, generator)
-    return torch.where(over_pixels(within(threat, found, x), x), found, x)
+    return torch.where(over_pixels(threat.contains(found, x), x), found, x)
 
 
 @torch.no_grad()

@@ -64,9 +64,3 @@ def only_norm(norm: str, threat: Threat, attack: str) -> None:
     """Refuse a threat in another norm than the attack's."""
     if threat.norm != norm:
         raise UserError(f"attack {attack} with threat {threat}; allowed: {norm} threats")
-
-
-def within(threat: Threat, points: Tensor, x: Tensor) -> Tensor:
-    """Which points lie inside the threat around x, shape (n,), but for rounding: half of what the harness allows."""
-    boxed = ((points - threat.clamp(points)).abs() <= 5e-7).flatten(1).all(1)
-    return boxed & (threat.size(points - x) <= threat.eps + 5e-7 * max(1.0, threat.eps))

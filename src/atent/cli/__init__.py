@@ -3,16 +3,18 @@
 Slow imports are inside the commands, so that `atent --help` is fast.
 """
 
+import inspect
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from atent import __version__
 from atent.cli import attack, certify, data, lists, show, train
+from atent.cli.options import TargetOptions
 from atent.errors import Interrupted, ThreatWarning, UserError
 
 app = typer.Typer(
@@ -24,9 +26,24 @@ app = typer.Typer(
     "Start with: atent train demo, then atent attack runs/demo.",
 )
 
+
+def _with_target(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `TargetOptions`; it is called with an object of them as its first argument."""
+    _, *own = inspect.signature(command).parameters.values()
+    argument, *shared = inspect.signature(TargetOptions).parameters.values()
+
+    def run(**given: Any) -> None:
+        command(TargetOptions(**{one.name: given.pop(one.name) for one in (argument, *shared)}), **given)
+
+    run.__doc__, options = command.__doc__, [argument, *own, *shared]
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]  # what typer reads
+    return run
+
+
 app.command("train")(train.train)
-app.command("attack")(attack.attack)
-app.command("certify")(certify.certify)
+app.command("attack")(_with_target(attack.attack))
+app.command("certify")(_with_target(certify.certify))
 app.command("show")(show.show)
 app.command("list")(lists.list_names)
 

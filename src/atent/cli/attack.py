@@ -9,7 +9,6 @@ from atent.cli import options as o
 from atent.errors import UserError
 
 
-@o.takes_target
 def attack(
     target: o.TargetOptions,
     attack: o.AttackName = None,
@@ -50,7 +49,7 @@ def attack(
             print(f"warning: {name}: {warning}", file=sys.stderr)
     folder = target.out or found.folder
     files = [
-        attack_target(found, *one, folder, seed=seed, batch=batch, device=device, save_images=save_images)
+        attack_target(found, one, folder, seed=seed, batch=batch, device=device, save_images=save_images)
         for one in plan
     ]
     print_attacks(folder, files, classes=classes, images=save_images)

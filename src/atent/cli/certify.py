@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from atent.cli.options import TargetOptions, takes_target
+from atent.cli.options import TargetOptions
 from atent.errors import UserError
 
 
-@takes_target
 def certify(
     target: TargetOptions,
     sigma: Annotated[float, typer.Option(help="Standard deviation of the noise, in pixels.")],

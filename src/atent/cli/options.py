@@ -1,10 +1,8 @@
 """Options of the commands, declared once: those that several take, and those of `atent attack`."""
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -117,17 +115,3 @@ class TargetOptions:
         device = pick_device(self.device)
         known = {key: getattr(self, key) for key in ("model", "data", "data_dir", "resize", "trust")}
         return open_target(self.target, examples=examples, device=device, **known), device
-
-
-def takes_target(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `TargetOptions`; it is called with an object of them as its first argument."""
-    _, *own = inspect.signature(command).parameters.values()
-    argument, *shared = inspect.signature(TargetOptions).parameters.values()
-
-    def run(**given: Any) -> None:
-        command(TargetOptions(**{one.name: given.pop(one.name) for one in (argument, *shared)}), **given)
-
-    run.__doc__, options = command.__doc__, [argument, *own, *shared]
-    run.__annotations__ = {option.name: option.annotation for option in options}
-    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]  # what typer reads
-    return run

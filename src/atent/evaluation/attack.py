@@ -1,9 +1,9 @@
 """Accuracy under attack, example by example: every returned point is checked and classified by us."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +12,15 @@ from atent.attacks import Attack, MinimalAttack
 from atent.attacks.protocols import title_of
 from atent.data.images import Images, evaluation_batches
 from atent.errors import UserError
-from atent.evaluation.record import Batches, make_header, record
+from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
 from atent.inputs import checked
-from atent.methods import written_out
 from atent.network import borrowed, counted, predict
 from atent.randomness import derive
 from atent.report.figures import draw_sheet, save_picture
 from atent.smoothing.smoothed import Smoothed
 from atent.storage.points import forget_points, join_points, keep_points, points_kept
+from atent.storage.record import Batches, record
 from atent.storage.row_format import Cost
 from atent.storage.rows import ATTACK, Row
 from atent.threat import Threat
@@ -79,7 +79,7 @@ def attack_batch(
         with counted(inside) as passes:
             x_adv = (nearest or attack)(model, x.clone(), y.clone(), threat, generator)
         seconds = round(time.perf_counter() - began, 3)
-    size, near = check_points(x_adv, x, threat, title_of(attack), part.start, minimal=nearest is not None)
+    size, near = check_points(x_adv, x, threat, attack, part.start)
     with borrowed(model):  # again: a user's attack may have left it in another mode
         adversarial = predict(model, x_adv)
     found = (adversarial != y).cpu()
@@ -96,28 +96,33 @@ def attack_batch(
 
 
 def check_points(
-    x_adv: Tensor, x: Tensor, threat: Threat, who: str, first: int = 0, minimal: bool = False
+    x_adv: Tensor, x: Tensor, threat: Threat, attack: Attack | str, first: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The size of each perturbation and whether it is in the ball; only a minimal attack's may be outside of it."""
+    """The size of each perturbation and whether it is in the ball; only a minimal attack's may be outside of it.
+
+    `attack` is the attack that returned x_adv, or a name for the error message.
+    """
+
+    def refused(points: str) -> UserError:
+        return UserError(f"{attack if isinstance(attack, str) else title_of(attack)} returned {points}")
+
     if not isinstance(x_adv, Tensor) or x_adv.dtype != x.dtype:
         found = x_adv.dtype if isinstance(x_adv, Tensor) else type(x_adv).__name__
-        raise UserError(f"{who} returned {found}; allowed: a tensor of {x.dtype}, as the images are")
+        raise refused(f"{found}; allowed: a tensor of {x.dtype}, as the images are")
     if x_adv.shape != x.shape:
-        raise UserError(f"{who} returned points of shape {tuple(x_adv.shape)} for images of shape {tuple(x.shape)}")
+        raise refused(f"points of shape {tuple(x_adv.shape)} for images of shape {tuple(x.shape)}")
     size, near, boxed = threat.measure(x_adv, x)
-    bad = ~(boxed & (near | minimal))
+    bad = ~(boxed & (near | isinstance(attack, MinimalAttack)))
     if bad.any():
         k = int(bad.nonzero()[0])
         where = f"{threat}" if boxed[k] else f"the pixel box {threat.box}"
-        raise UserError(f"{who} returned a point outside {where} for example {first + k}: size {float(size[k]):.8g}")
+        raise refused(f"a point outside {where} for example {first + k}: size {float(size[k]):.8g}")
     return size, near
 
 
 def attack_target(
     target: Target,
-    attack: Attack,
-    settings: Mapping[str, Any],
-    threat: Threat | str,
+    planned: Planned,
     folder: Path,
     *,
     seed: int = 0,
@@ -125,19 +130,18 @@ def attack_target(
     device: torch.device | str = "cpu",
     save_images: bool = False,
 ) -> Path:
-    """Attack every image of the target, a row each in `folder`/attack; what is there already is not done again.
+    """Attack every image of the target, one row per image in `folder`/attack; rows that are there are kept.
 
-    `settings` is the table {"name": ..., field: value} that the attack was made of. With `save_images` the points are
-    kept too, a file per batch until all are there; batches that have rows but no points are attacked once more.
+    With `save_images` the points are saved too, a file per batch until all are there; batches that have rows but no
+    points are attacked again.
     """
-    threat = Threat.parse(threat)
+    attack, threat, title = planned.attack, planned.threat, f"{planned.title} {planned.threat}"
     settings = {
-        "label": title_of(attack, str(settings["name"])),
-        "attack": written_out(settings, attack),
+        "label": planned.title,
+        "attack": planned.settings,
         "threat": f"{threat.norm}:{threat.eps!r}",
         "batch": batch,
     }
-    title = f"{settings['label']} {threat}"
 
     def work(path: Path, done: int) -> Batches:
         if done < len(target.images):
@@ -154,4 +158,4 @@ def attack_target(
             sheet = draw_sheet(join_points(path), f"{title}, {target.data} test images", target.images.classes)
             save_picture(sheet, path.with_suffix(".png"))
 
-    return record(ATTACK, folder, make_header(target, settings, seed=seed), title, work)
+    return record(ATTACK, folder, target.header(settings, seed), title, work)

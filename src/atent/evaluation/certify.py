@@ -9,7 +9,6 @@ from torch import nn
 
 from atent.data.images import Images
 from atent.errors import UserError
-from atent.evaluation.record import Batches, make_header, record
 from atent.evaluation.target import Target
 from atent.network import borrowed, repeat
 from atent.report.figures import draw_curve, save_picture
@@ -17,6 +16,7 @@ from atent.smoothing.bounds import as_row, l2_radius
 from atent.smoothing.counting import Trial, work_off
 from atent.smoothing.stopping import BLOCK, Smoothing
 from atent.storage.certificates import CERTIFY, curve, read_certified
+from atent.storage.record import Batches, record
 from atent.storage.row_format import Cost
 from atent.threat import Threat
 
@@ -65,7 +65,7 @@ def certify_target(
             yield rows, Cost(sum(row["draws"] for row in rows), 0, round(now - began, 3))
             began = now if rows else began
 
-    path = record(CERTIFY, folder, make_header(target, settings, seed=seed), str(settings["label"]), work)
+    path = record(CERTIFY, folder, target.header(settings, seed), str(settings["label"]), work)
     one = read_certified(path)
     asked = [(radius, one.accuracy(radius)) for radius, _ in one.radii]
     title = f"{target.data}, {len(target.images):,} test images: sigma {how.sigma:g}, n {how.n:,}, alpha {how.alpha:g}"

@@ -1,14 +1,15 @@
 """Which attacks to run: one, or a suite, a named list of attacks."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from atent.attacks import Attack, make_attack
-from atent.attacks.protocols import Selective
+from atent.attacks.protocols import Selective, title_of
 from atent.errors import UserError, unknown
 from atent.evaluation.target import Target
+from atent.methods import written_out
 from atent.recipe import parse_setting
 from atent.threat import Threat
 
@@ -64,11 +65,17 @@ def suite_attacks(name: str, threat: Threat | str, classes: int | None = None) -
 
 
 class Planned(NamedTuple):
-    """An attack to run, the table that it was made of, and the threat."""
+    """An attack to run against a threat: its title in tables, and its settings with every default written out."""
 
     attack: Attack
+    title: str
     settings: Settings
     threat: Threat
+
+    @classmethod
+    def of(cls, attack: Attack, settings: Mapping[str, Any], threat: Threat) -> "Planned":
+        """`settings` is the table {"name": ..., field: value} that the attack was made of."""
+        return cls(attack, title_of(attack, str(settings["name"])), written_out(settings, attack), threat)
 
 
 @dataclass(frozen=True)
@@ -86,16 +93,16 @@ class Choice:
         plan = [
             one for threat in threats or [Threat.parse(str(target.threat))] for one in self._against(threat, target)
         ]
-        for attack, _, threat in plan:
-            if isinstance(attack, Selective):
-                attack.check(target.network, threat)
+        for one in plan:
+            if isinstance(one.attack, Selective):
+                one.attack.check(target.network, one.threat)
         return plan
 
     def _against(self, threat: Threat, target: Target) -> list[Planned]:
         if self.one is not None:
-            return [Planned(self.one, self.settings, threat)]
+            return [Planned.of(self.one, self.settings, threat)]
         found = suite_attacks(str(self.suite), threat, target.images.shape.classes)
-        return [Planned(make_attack(settings), settings, threat) for settings in found]
+        return [Planned.of(make_attack(settings), settings, threat) for settings in found]
 
 
 def choose_attacks(name: str | None, fields: Sequence[str], suite: str | None) -> Choice:

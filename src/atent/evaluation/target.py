@@ -1,11 +1,15 @@
 """What is evaluated: a trained network (run folder, weights file or function), and the images to try it on."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
+from atent import __version__
 from atent.data.dataset import open_data
 from atent.data.images import Images
 from atent.errors import UserError
@@ -35,6 +39,28 @@ class Target:
     folder: Path
     digest: str = ""  # of which images these are, where their name does not say it
     smooth: float = 0.0
+
+    def header(self, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        """The header of a file of rows: everything that decides the rows, in `settings` (with a `label`) and here.
+
+        It also has what a reader of the rows needs: our version and the names of the classes.
+        """
+        header = {
+            **settings,
+            "data": self.data,
+            "split": "test",
+            "examples": len(self.images),
+            "seed": seed,
+            "model": self.model,
+            "weights": self.weights,
+            "version": __version__,
+            "classes": self.images.classes,
+        }
+        if isinstance(self.network, Smoothed):
+            header |= {"smooth": self.network.sigma, "draws": self.network.draws}
+        if self.digest:
+            header["images"] = self.digest
+        return json.loads(json.dumps(header))  # type: ignore[no-any-return]  # as it will be read: tuples become lists
 
 
 def open_target(
