@@ -107,8 +107,9 @@ class _Work:
 
 
 def _bar(share: float, width: int, ascii_only: bool) -> Text:
+    done, rest = "=-" if ascii_only else "\u2501\u2500"
     filled = int(share * width)
-    return Text(filled * ("-" if ascii_only else "\u2501") + (width - filled) * " ", "bar.complete")
+    return Text.assemble((filled * done, "bar.complete"), ((width - filled) * rest, "bar.back"))
 
 
 class _Lines(_Work):
