@@ -16,7 +16,7 @@ from rich.text import Text
 
 SECONDS_BETWEEN_LINES = 15.0
 BAR_WIDTHS = (10, 40)
-LABEL_WIDTH = 14  # kept of a label, however narrow the terminal
+LABEL_WIDTH = 10  # kept of a label, however narrow the terminal
 
 
 class Advance(Protocol):
@@ -76,9 +76,10 @@ class _Work:
     def left(self) -> str:
         """The time left; not known before the first unit is done, nor once it has run out."""
         rate, waited = self._per_second(), time.monotonic() - self.advanced
-        seconds = int((self.total - self.done) / rate - waited) if rate > 0 else 0
-        if seconds <= 0 and self.done < self.total:
+        due = (self.total - self.done) / rate - waited if rate > 0 else 0.0
+        if due <= 0 and self.done < self.total:
             return "- left"
+        seconds = max(int(due), 0)
         return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
 
     def _per_second(self) -> float:
