@@ -1,4 +1,4 @@
-"""Several attacks, one after the other, each on the images that the earlier ones left."""
+"""Several attacks in sequence, each on the images that the earlier ones left."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,22 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atent.attacks.protocols import Attack, Selective, attack_each, title_of, within
+from atent.attacks.protocols import Attack, PerImage, Selective, attack_each, check_points, title_of
 from atent.inputs import checked
 from atent.network import borrowed, predict
 from atent.progress import detail
-from atent.randomness import spawn
 from atent.threat import Threat
-
-NONE = -1
 
 
 @dataclass(frozen=True)
 class Cascade:
-    """Attack with the first; attack what is still classified correctly with the second; and so on.
+    """The first attack on all images, the second on those that are still classified correctly, and so on.
 
-    An image is robust only if every attack fails on it, so the order changes the cost and not the verdict. Put the
-    cheapest first. `attacks` are the attacks; `settings` the table that they were made of, for the record.
+    An image is robust only if every attack fails on it: the worst case over the attacks. So the order changes the cost
+    and not the verdict; put the cheapest first. `settings` is the table that the cascade was made of, for the record.
+
+    Each image has its own generator. An attack that is not `PerImage` draws from that of its batch's first image.
     """
 
     attacks: tuple[Attack, ...]
@@ -30,11 +29,7 @@ class Cascade:
 
     @property
     def title(self) -> str:
-        return " + ".join(self.titles)
-
-    @property
-    def titles(self) -> list[str]:
-        return [title_of(attack) for attack in self.attacks]
+        return " + ".join(map(title_of, self.attacks))
 
     def check(self, model: nn.Module, threat: Threat) -> None:
         """Refuse what one of the attacks refuses."""
@@ -42,10 +37,7 @@ class Cascade:
             if isinstance(attack, Selective):
                 attack.check(model, threat)
 
-    def __call__(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
-    ) -> Tensor:
-        return self.each(model, x, y, threat, spawn(generator, len(x)))
+    __call__ = attack_each
 
     def each(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generators: Sequence[torch.Generator]
@@ -54,23 +46,31 @@ class Cascade:
 
     def staged(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generators: Sequence[torch.Generator]
-    ) -> tuple[Tensor, list[int]]:
-        """The points, and for each the number of the attack that found it misclassified, or NONE.
-
-        An attack that has no `each` draws from the first image's generator: its points depend on the whole batch.
-        """
-        with checked(model, x, y, threat) as threat, borrowed(model):
-            x_adv, by = x.clone(), torch.full((len(x),), NONE)
-            left = (predict(model, x) == y).nonzero()[:, 0]
-            for number, attack in enumerate(self.attacks):
+    ) -> tuple[Tensor, list[str | None]]:
+        """The points, and for each the title of the attack that found it misclassified, or None."""
+        with checked(model, x, y, threat) as threat:
+            x_adv, by = x.clone(), list[str | None]([None] * len(x))
+            with borrowed(model):
+                left = (predict(model, x) == y).nonzero()[:, 0]
+            for attack in self.attacks:
                 if len(left) == 0:
                     break
-                detail(f"{title_of(attack)}: {len(left)} of {len(x)} images left")
-                mine = [generators[k] for k in left.tolist()]
-                points = attack_each(attack, model, x[left].clone(), y[left].clone(), threat, mine)
-                inside = within(threat, points, x[left])
-                x_adv[left[inside]] = points[inside]
-                broken = inside & (predict(model, points) != y[left])
-                by[left[broken].cpu()] = number
+                detail(f"{title_of(attack)}, {len(left)} of {len(x)} images left")
+                points = _attack(attack, model, x[left], y[left], threat, [generators[k] for k in left.tolist()])
+                _, near = check_points(points, x[left], threat, attack)
+                near = near.to(left.device)
+                x_adv[left[near]] = points[near]
+                with borrowed(model):
+                    broken = near & (predict(model, points) != y[left])
+                for k in left[broken].tolist():
+                    by[k] = title_of(attack)
                 left = left[~broken]
-        return x_adv, by.tolist()
+        return x_adv, by
+
+
+def _attack(
+    attack: Attack, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generators: Sequence[torch.Generator]
+) -> Tensor:
+    if isinstance(attack, PerImage):
+        return attack.each(model, x, y, threat, generators)
+    return attack(model, x, y, threat, generators[0])

@@ -1,17 +1,16 @@
 """Accuracy under attack, example by example: every returned point is checked and classified by us."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from atent.attacks import Attack, MinimalAttack
-from atent.attacks.protocols import title_of
+from atent.attacks import Attack, Cascade, MinimalAttack
+from atent.attacks.protocols import PerImage, check_points
 from atent.data.images import Images, evaluation_batches
-from atent.errors import UserError
 from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
 from atent.inputs import checked
@@ -53,22 +52,23 @@ def attack_images(
 def attack_batch(
     model: nn.Module,
     images: Images,
-    part: slice,
+    part: slice | Sequence[int],
     attack: Attack,
     threat: Threat | str,
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Attacked:
-    """Attack one batch and classify the points. The model is in eval mode and comes back as it was.
+    """Attack the images of one batch and classify the points. The model is in eval mode and comes back as it was.
 
-    A `MinimalAttack` is evaluated at its nearest point: the image is robust unless that is within the threat's radius.
-    A smoothed network draws the same noise for every batch, and its cost is counted in passes of the network inside.
+    A `PerImage` attack draws for each image from a generator that depends on the image's index alone; any other draws
+    from one that depends on the first index of the batch. A `MinimalAttack` is evaluated at its nearest point: the
+    image is robust unless that is within the threat's radius. A smoothed network draws the same noise for every batch,
+    and its cost is counted in passes of the network inside.
     """
     threat = Threat.parse(threat)
-    x, y = images.batch(part, device)
-    generator = derive(seed, "attack", part.start, device=device)
-    nearest = attack.nearest if isinstance(attack, MinimalAttack) else None
+    indices = range(len(images))[part] if isinstance(part, slice) else list(part)
+    x, y = images.batch(part if isinstance(part, slice) else torch.tensor(indices), device)
     inside = model
     if isinstance(model, Smoothed):
         model.rewind()
@@ -77,47 +77,37 @@ def attack_batch(
         clean = predict(model, x)
         began = time.perf_counter()
         with counted(inside) as passes:
-            x_adv = (nearest or attack)(model, x.clone(), y.clone(), threat, generator)
+            x_adv, by = _search(attack, model, x.clone(), y.clone(), threat, indices, seed)
         seconds = round(time.perf_counter() - began, 3)
-    size, near = check_points(x_adv, x, threat, attack, part.start)
+    size, near = check_points(x_adv, x, threat, attack, indices)
     with borrowed(model):  # again: a user's attack may have left it in another mode
         adversarial = predict(model, x_adv)
     found = (adversarial != y).cpu()
     robust = (clean == y).cpu() & ~(found & near)
-    columns = (y.tolist(), clean.tolist(), adversarial.tolist(), size.tolist(), robust.tolist())
+    columns = (indices, y.tolist(), clean.tolist(), adversarial.tolist(), size.tolist(), robust.tolist())
     rows = [
-        Row(index=part.start + i, label=a, clean=b, adversarial=c, size=round(d, 6), robust=e)
-        for i, (a, b, c, d, e) in enumerate(zip(*columns, strict=True))
+        Row(index=i, label=a, clean=b, adversarial=c, size=round(d, 6), robust=e)
+        for i, a, b, c, d, e in zip(*columns, strict=True)
     ]
-    if nearest:
+    if isinstance(attack, MinimalAttack):
         for row in rows:
             row["distance"] = row["size"] if row["adversarial"] != row["label"] else None
+    for row, title in zip(rows, by, strict=False):
+        row["by"] = None if row["robust"] else title
     return Attacked(rows, Cost(passes.forward, passes.backward, seconds), x, x_adv)
 
 
-def check_points(
-    x_adv: Tensor, x: Tensor, threat: Threat, attack: Attack | str, first: int = 0
-) -> tuple[Tensor, Tensor]:
-    """The size of each perturbation and whether it is in the ball; only a minimal attack's may be outside of it.
-
-    `attack` is the attack that returned x_adv, or a name for the error message.
-    """
-
-    def refused(points: str) -> UserError:
-        return UserError(f"{attack if isinstance(attack, str) else title_of(attack)} returned {points}")
-
-    if not isinstance(x_adv, Tensor) or x_adv.dtype != x.dtype:
-        found = x_adv.dtype if isinstance(x_adv, Tensor) else type(x_adv).__name__
-        raise refused(f"{found}; allowed: a tensor of {x.dtype}, as the images are")
-    if x_adv.shape != x.shape:
-        raise refused(f"points of shape {tuple(x_adv.shape)} for images of shape {tuple(x.shape)}")
-    size, near, boxed = threat.measure(x_adv, x)
-    bad = ~(boxed & (near | isinstance(attack, MinimalAttack)))
-    if bad.any():
-        k = int(bad.nonzero()[0])
-        where = f"{threat}" if boxed[k] else f"the pixel box {threat.box}"
-        raise refused(f"a point outside {where} for example {first + k}: size {float(size[k]):.8g}")
-    return size, near
+def _search(
+    attack: Attack, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, indices: Sequence[int], seed: int
+) -> tuple[Tensor, list[str | None]]:
+    """The attack's points and, of a cascade, the title of the attack that broke each image."""
+    if not isinstance(attack, PerImage):
+        generator = derive(seed, "attack", indices[0], device=x.device)
+        return (attack.nearest if isinstance(attack, MinimalAttack) else attack)(model, x, y, threat, generator), []
+    generators = [derive(seed, "attack", "image", index, device=x.device) for index in indices]
+    if isinstance(attack, Cascade):
+        return attack.staged(model, x, y, threat, generators)
+    return attack.each(model, x, y, threat, generators), []
 
 
 def attack_target(

@@ -1,0 +1,24 @@
+"""Rows of a random sample: the images that a cheap attack left, in random order, attacked by an expensive one."""
+
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from atent.methods import Count, Fraction, Whole
+from atent.storage.row_format import Kind
+from atent.storage.rows import AttackHeader, Row
+
+
+class SampleHeader(AttackHeader):
+    """The settings that determine a sample: `order` is the random order of the survivors, drawn with `seed`.
+
+    `whole` is the number of images that the `first` attack attacked; `confidence` is that of the interval.
+    """
+
+    order: list[Whole]
+    whole: Count
+    first: dict[str, Any]
+    confidence: Fraction
+
+
+SAMPLE = Kind("sample", TypeAdapter(SampleHeader), TypeAdapter(Row))
