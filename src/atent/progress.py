@@ -41,6 +41,11 @@ def progress(label: str, total: int, unit: str, done: int = 0, brief: bool = Fal
         yield _Lines(label, total, unit, done, brief)
 
 
+def detail(text: str) -> None:
+    """Show where a long unit of work is, such as "step 40/100, 57 images left"; without a progress nothing happens."""
+    del text
+
+
 def _bar(console: Console, unit: str) -> Progress:
     columns = (
         "{task.description}",
