@@ -15,6 +15,7 @@ from torch import Tensor
 from atent.errors import UserError, unknown
 from atent.inputs import check_images
 from atent.methods import Direction, Projection, Pull, Start
+from atent.randomness import Source, normal_like
 from atent.threat import Threat, over_pixels
 
 Objective = Callable[[Tensor], Tensor]
@@ -35,7 +36,7 @@ def ascend(
     pull: Pull = 0.0,
     direction: Direction = "steepest",
     project: Projection = "every",
-    generator: torch.Generator,
+    generator: Source,
 ) -> Points:
     """Yield the points x'_1 .. x'_K of the chain (K = `steps`), each detached:
 
@@ -69,7 +70,7 @@ def ascend(
             if pulled:
                 point += (size * pulled) * (x - previous)
             if noise:
-                point += ((2 * size) ** 0.5 * noise) * torch.empty_like(x).normal_(generator=generator)
+                point += ((2 * size) ** 0.5 * noise) * normal_like(x, generator)
             inside = project == "every" or (project == "last" and k == steps)
             point = threat.project(point, x) if inside else threat.clamp(point)
         keep = yield point

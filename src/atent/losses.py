@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -33,6 +34,20 @@ def dlr(logits: Tensor, y: Tensor) -> Tensor:
         raise UserError(f"loss 'dlr' divides by the third largest logit; the network has {logits.shape[1]} classes")
     top = logits.topk(3, dim=1).values
     return margin(logits, y) / (top[:, 0] - top[:, 2]).clamp_min(1e-12)
+
+
+def targeted_dlr(logits: Tensor, y: Tensor, aims: Tensor) -> Tensor:
+    """The logit of a class aimed at minus the true class's, over z_1 - (z_3 + z_4) / 2, z_k the k-th largest logit.
+
+    Croce & Hein 2020, https://arxiv.org/abs/2003.01690, Eq. 7.
+    """
+    if logits.shape[1] < 4:
+        raise UserError(
+            f"loss 'dlr-targeted' divides by the fourth largest logit; the network has {logits.shape[1]} classes"
+        )
+    true, aim = logits.gather(1, torch.stack([y, aims], 1)).unbind(1)
+    top = logits.topk(4, dim=1).values
+    return (aim - true) / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2).clamp_min(1e-12)
 
 
 def soft_margin(logits: Tensor, y: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from atent.errors import ThreatWarning, UserError, unknown
 from atent.methods import Start
+from atent.randomness import Source, normal_like, uniform_like
 
 NORMS = ("linf", "l2")
 TOLERANCE = 1e-6  # rounding of float32 pixels near 1 is 6e-8
@@ -111,7 +112,7 @@ class Threat:
             delta = delta * (self.radius / _norm(delta).clamp_min(1e-30)).clamp_max(1.0)
         return self.clamp(x + delta)
 
-    def sample(self, x: Tensor, generator: torch.Generator, start: Start = "uniform") -> Tensor:
+    def sample(self, x: Tensor, generator: Source, start: Start = "uniform") -> Tensor:
         """A random point near x, inside the pixel box except for the start `unboxed`.
 
         uniform: uniform in the ball. unboxed: the same without the pixel box (Wong et al.'s start on MNIST).
@@ -126,13 +127,13 @@ class Threat:
         if start == "unboxed":
             return self.unboxed().sample(x, generator)
         if start == "near":
-            return self.project(x + 1e-3 * _normal(x, generator), x)
+            return self.project(x + 1e-3 * normal_like(x, generator), x)
         if self.norm == "linf":
             if start == "gaussian":
-                return self.project(x + (self.radius / 2) * _normal(x, generator), x)
-            cube = torch.empty_like(x).uniform_(-1, 1, generator=generator)
+                return self.project(x + (self.radius / 2) * normal_like(x, generator), x)
+            cube = uniform_like(x, generator, -1, 1)
             return self.clamp(x + self.radius * (cube.sign() if start == "corner" else cube))
-        normal = _normal(x, generator)
+        normal = normal_like(x, generator)
         dimension = x[0].numel()
         if start == "gaussian":
             return self.project(x + (self.radius / math.sqrt(dimension)) * normal, x)
@@ -140,7 +141,7 @@ class Threat:
         if start == "corner":
             return self.clamp(x + sphere)
         uniform = torch.empty(len(x), *[1] * (x.dim() - 1), device=x.device, dtype=x.dtype)
-        inwards = uniform.uniform_(0, 1, generator=generator) ** (1 / dimension)
+        inwards = uniform_like(uniform, generator) ** (1 / dimension)
         return self.clamp(x + inwards * sphere)
 
     def steepest(self, gradient: Tensor) -> Tensor:
@@ -202,7 +203,3 @@ def _norm(delta: Tensor) -> Tensor:
     """The l2 norm of each example, shaped to broadcast over its pixels."""
     norm: Tensor = torch.linalg.vector_norm(delta, dim=tuple(range(1, delta.dim())), keepdim=True)
     return norm
-
-
-def _normal(x: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.empty_like(x).normal_(generator=generator)

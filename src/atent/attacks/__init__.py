@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from atent.attacks.apgd import Apgd
 from atent.attacks.atent_chain import AtentChain
 from atent.attacks.cw_l2 import CwL2
 from atent.attacks.cw_linf import CwLinf
@@ -11,13 +12,16 @@ from atent.attacks.external.autoattack import AutoAttack
 from atent.attacks.external.libraries import LIBRARIES, make_engine
 from atent.attacks.fgsm import Fgsm
 from atent.attacks.pgd import Pgd
-from atent.attacks.protocols import Attack, MinimalAttack
+from atent.attacks.protocols import Attack, MinimalAttack, PerImage
 from atent.attacks.smooth_pgd import SmoothPgd
+from atent.attacks.square import Square
 from atent.methods import make
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
     "fgsm": Fgsm,
     "pgd": Pgd,
+    "apgd": Apgd,
+    "square": Square,
     "atent-chain": AtentChain,
     "cw-l2": CwL2,
     "cw-linf": CwLinf,
@@ -30,6 +34,7 @@ OUTSIDE: dict[str, Callable[..., Attack]] = {"autoattack": AutoAttack}
 __all__ = [
     "ATTACKS",
     "OUTSIDE",
+    "Apgd",
     "AtentChain",
     "Attack",
     "AutoAttack",
@@ -38,8 +43,10 @@ __all__ = [
     "DeepFool",
     "Fgsm",
     "MinimalAttack",
+    "PerImage",
     "Pgd",
     "SmoothPgd",
+    "Square",
     "make_attack",
 ]
 

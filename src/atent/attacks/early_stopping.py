@@ -12,6 +12,7 @@ from atent.inputs import checked
 from atent.losses import Loss
 from atent.network import answers, borrowed, repeat
 from atent.progress import detail
+from atent.randomness import Source, select
 from atent.threat import Threat
 
 Search = Callable[[Objective, Tensor], Points]
@@ -22,7 +23,7 @@ def until_broken(
     x: Tensor,
     y: Tensor,
     threat: Threat | str,
-    generator: torch.Generator,
+    generator: Source,
     search: Callable[..., Points],
     *,
     loss: Loss,
@@ -35,7 +36,7 @@ def until_broken(
     where a single answer says little, every example is attacked to the end of each path.
     """
     with checked(model, x, y, threat) as threat, borrowed(model):
-        search = partial(search, threat=threat, generator=generator)
+        search = partial(search, threat=threat)
         x_adv = x.clone()
         logits = answers(model, x)
         steady = not repeat(model, x[:8], logits[:8]).random
@@ -44,7 +45,8 @@ def until_broken(
             if len(left) == 0:
                 break
             where = f"restart {restart}/{restarts}, " if restarts > 1 else ""
-            x_adv[left], unbroken = climb(model, x[left], y[left], threat, loss, search, where, stop_early=steady)
+            drawn = partial(search, generator=select(generator, left))
+            x_adv[left], unbroken = climb(model, x[left], y[left], threat, loss, drawn, where, stop_early=steady)
             left = left[unbroken]
             if restart < restarts and len(left) > 0:  # whoever called judges the very last points
                 left = left[still_right(model, x_adv[left], y[left])]
@@ -86,10 +88,10 @@ class _Watched:
     point: Tensor
     wrong: Tensor
 
-    def __call__(self, point: Tensor) -> Tensor:
+    def __call__(self, point: Tensor, *also: Tensor) -> Tensor:
         logits = self.model(point)
         self.point, self.wrong = point.detach(), logits.detach().argmax(1) != self.y
-        return self.loss(logits, self.y)
+        return self.loss(logits, self.y, *also)
 
 
 @torch.no_grad()

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from atent.errors import UserError
+from atent.inputs import checked
+from atent.randomness import spawn
 from atent.threat import Threat
 
 if TYPE_CHECKING:
@@ -36,12 +37,31 @@ class MinimalAttack(Attack, Protocol):
 
 
 @runtime_checkable
+class PerImage(Attack, Protocol):
+    """An attack whose outcome for an image does not depend on the other images of the batch, but for rounding."""
+
+    def each(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generators: Sequence[torch.Generator]
+    ) -> Tensor:
+        """Return x_adv; the draws for each image come from its own generator."""
+        ...
+
+
+@runtime_checkable
 class Selective(Protocol):
     """An attack that is not defined for every network and threat."""
 
     def check(self, model: nn.Module, threat: Threat) -> None:
         """Raise a UserError if it is not defined for these."""
         ...
+
+
+def attack_each(
+    attack: PerImage, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
+) -> Tensor:
+    """The call of an attack with a generator per image: they are seeded by draws of the one given."""
+    with checked(model, x, y, threat) as threat:
+        return attack.each(model, x, y, threat, spawn(generator, len(x)))
 
 
 def title_of(attack: object, otherwise: str = "") -> str:
