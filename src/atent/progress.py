@@ -51,6 +51,13 @@ def detail(text: str) -> None:
         work.report(text)
 
 
+def expect(total: int) -> None:
+    """Change how many units of work the innermost progress expects."""
+    work = _innermost.get()
+    if work is not None:
+        work.total = total
+
+
 class _Work:
     """How far the work is, as one line. What was done before a resume does not count for the rate."""
 

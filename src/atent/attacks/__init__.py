@@ -5,6 +5,7 @@ from typing import Any
 
 from atent.attacks.apgd import Apgd
 from atent.attacks.atent_chain import AtentChain
+from atent.attacks.cascade import Cascade
 from atent.attacks.cw_l2 import CwL2
 from atent.attacks.cw_linf import CwLinf
 from atent.attacks.deepfool import DeepFool
@@ -15,7 +16,8 @@ from atent.attacks.pgd import Pgd
 from atent.attacks.protocols import Attack, MinimalAttack, PerImage
 from atent.attacks.smooth_pgd import SmoothPgd
 from atent.attacks.square import Square
-from atent.methods import make
+from atent.errors import UserError, unknown
+from atent.methods import make, written_out
 
 ATTACKS: dict[str, Callable[..., Attack]] = {
     "fgsm": Fgsm,
@@ -38,6 +40,7 @@ __all__ = [
     "AtentChain",
     "Attack",
     "AutoAttack",
+    "Cascade",
     "CwL2",
     "CwLinf",
     "DeepFool",
@@ -52,9 +55,27 @@ __all__ = [
 
 
 def make_attack(settings: Mapping[str, Any], where: str = "") -> Attack:
-    """Make `{"name": ..., field: value}`: ours, `foolbox:Class`, `art:Class` or a user's `package.module:Name`."""
+    """Make `{"name": ..., field: value}`: ours, `foolbox:Class`, `art:Class` or a user's `package.module:Name`.
+
+    `{"name": "cascade", "attacks": [{"name": ...}, ...]}` makes several in sequence.
+    """
     library, colon, _ = str(settings.get("name", "")).partition(":")
     if colon and library in LIBRARIES:
         return make_engine(settings)
+    if settings.get("name") == "cascade":
+        return _make_cascade(settings, where or "attack cascade")
     attack: Attack = make({**ATTACKS, **OUTSIDE}, settings, "attack", where)
     return attack
+
+
+def _make_cascade(settings: Mapping[str, Any], where: str) -> Cascade:
+    for key in settings:
+        if key not in ("name", "attacks", "called"):
+            raise unknown("attack field", key, ["attacks", "called"], where)
+    tables = settings.get("attacks")
+    if not isinstance(tables, list | tuple) or not tables or not all(isinstance(one, Mapping) for one in tables):
+        raise UserError(f"{where}: attacks = {tables!r}; allowed: a list of tables, each with the name of an attack")
+    made = tuple(make_attack(one, where) for one in tables)
+    settled = [written_out(one, attack) for one, attack in zip(tables, made, strict=True)]
+    called = str(settings.get("called", ""))
+    return Cascade(made, called, {"name": "cascade", "called": called, "attacks": settled})

@@ -19,17 +19,19 @@ class Cascade:
     """The first attack on all images, the second on those that are still classified correctly, and so on.
 
     An image is robust only if every attack fails on it: the worst case over the attacks. So the order changes the cost
-    and not the verdict; put the cheapest first. `settings` is the table that the cascade was made of, for the record.
+    and not the verdict; put the cheapest first. Tables show the name that it is `called` by, or those of its attacks.
+    `settings` is the table that it was made of, for the record.
 
     Each image has its own generator. An attack that is not `PerImage` draws from that of its batch's first image.
     """
 
     attacks: tuple[Attack, ...]
+    called: str = ""
     settings: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def title(self) -> str:
-        return " + ".join(map(title_of, self.attacks))
+        return self.called or " + ".join(map(title_of, self.attacks))
 
     def check(self, model: nn.Module, threat: Threat) -> None:
         """Refuse what one of the attacks refuses."""

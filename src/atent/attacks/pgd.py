@@ -1,6 +1,5 @@
 """Projected gradient descent, the standard attack."""
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -11,7 +10,6 @@ from atent.attacks.early_stopping import until_broken
 from atent.attacks.protocols import named
 from atent.losses import LOSSES, LossName
 from atent.methods import Count, Size, Start, method
-from atent.randomness import Source
 from atent.threat import Threat
 
 
@@ -44,13 +42,5 @@ class Pgd:
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
-        return self._attack(model, x, y, threat, generator)
-
-    def each(
-        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generators: Sequence[torch.Generator]
-    ) -> Tensor:
-        return self._attack(model, x, y, threat, generators)
-
-    def _attack(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, source: Source) -> Tensor:
         search = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
-        return until_broken(model, x, y, threat, source, search, loss=LOSSES[self.loss], restarts=self.restarts)
+        return until_broken(model, x, y, threat, generator, search, loss=LOSSES[self.loss], restarts=self.restarts)

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from atent.attacks import Attack, make_attack
 from atent.attacks.protocols import Selective, title_of
 from atent.errors import UserError, unknown
@@ -16,13 +18,14 @@ from atent.threat import Threat
 Settings = dict[str, Any]
 
 _QUICK: list[Settings] = [{"name": "pgd", "steps": 20}, {"name": "pgd", "steps": 20, "loss": "margin"}]
-_RESTARTED: Settings = {"name": "pgd", "steps": 40, "restarts": 5}
-# Steps four times as large find other points: on held-out images of the TRADES authors' network they break one more of
-# a hundred (LOG.md, 2026-11-16), so the losses differ in their steps, too.
+# The first phase of `strong`, and of every attack with --within: cheap, on all images.
+FIRST: Settings = {"name": "pgd", "steps": 40}
+# Cheapest first, by passes for each image that it breaks in addition (results/cascade.jsonl, LOG.md, 2026-11-17).
 _STRONG: list[Settings] = [
-    _RESTARTED,
-    *({**_RESTARTED, "reach": 10.0, "loss": loss} for loss in ("cross-entropy", "margin", "dlr")),
-    {"name": "autoattack"},
+    FIRST,
+    {"name": "apgd"},
+    {"name": "apgd", "loss": "dlr-targeted"},
+    {"name": "square"},
 ]
 
 # quick: a first look, some seconds for a small network. strong: what to report. paper: the ATENT paper's own attacks,
@@ -43,6 +46,7 @@ SUITES: dict[str, dict[str, list[Settings]]] = {
     },
     "strong": {"linf": _STRONG, "l2": _STRONG},
 }
+CASCADES = ("strong",)  # whose attacks run in sequence, each on what the earlier ones left: one row per image
 # The paper's steps: .01 on MNIST at .3, .003 on CIFAR-10 at .031 or 8/255.
 PAPER_STEPS = ((0.3, 0.01), (0.031, 0.003), (8 / 255, 0.003))
 
@@ -52,16 +56,25 @@ def suite_attacks(name: str, threat: Threat | str, classes: int | None = None) -
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
     threat = Threat.parse(threat)
-    attacks = SUITES[name][threat.norm]
-    if classes is not None and classes < 3:
-        defined = [settings for settings in attacks if settings.get("loss") != "dlr"]
-        if len(defined) < len(attacks):
-            print(f"the DLR loss needs 3 classes, the data has {classes}: PGD on it is left out", file=sys.stderr)
-        attacks = defined
+    attacks = _defined(SUITES[name][threat.norm], classes)
     if name == "paper" and threat.norm == "linf":
         named = [step for eps, step in PAPER_STEPS if abs(eps - threat.eps) < 1e-9]
         return [*({"name": "pgd", "steps": 20, "step": step} for step in named), *attacks]
     return attacks
+
+
+def _defined(attacks: list[Settings], classes: int | None) -> list[Settings]:
+    """The attacks with losses that so many classes define: targeted DLR needs four of them, DLR three."""
+    if classes is None or classes > 3:
+        return attacks
+    swapped = [
+        {**settings, "loss": "dlr"} if settings.get("loss") == "dlr-targeted" else settings for settings in attacks
+    ]
+    defined = [settings for settings in swapped if classes > 2 or settings.get("loss") != "dlr"]
+    if defined != attacks:
+        instead = "untargeted DLR takes its place" if classes == 3 else "APGD on it is left out"
+        print(f"the targeted DLR loss needs 4 classes, the data has {classes}: {instead}", file=sys.stderr)
+    return defined
 
 
 class Planned(NamedTuple):
@@ -78,6 +91,17 @@ class Planned(NamedTuple):
         return cls(attack, title_of(attack, str(settings["name"])), written_out(settings, attack), threat)
 
 
+class Phases(NamedTuple):
+    """Two attacks in sequence against a threat, and the name of the suite or attack that they stand for.
+
+    The first attacks all images, the second a random sample of those that are still classified correctly.
+    """
+
+    name: str
+    first: Planned
+    second: Planned
+
+
 @dataclass(frozen=True)
 class Choice:
     """The attacks that a user asked for: one, or those of a suite, which depend on the threat."""
@@ -88,21 +112,49 @@ class Choice:
 
     def plan(self, target: Target, threats: Sequence[Threat]) -> list[Planned]:
         """Every attack against every threat; no threats: the target's own. Refuse an attack not defined for them."""
-        if not threats and target.threat is None:
-            raise UserError(f"{target.model} does not say its threat, so --threat must be given, such as linf:0.3")
-        plan = [
-            one for threat in threats or [Threat.parse(str(target.threat))] for one in self._against(threat, target)
-        ]
-        for one in plan:
-            if isinstance(one.attack, Selective):
-                one.attack.check(target.network, one.threat)
-        return plan
+        return _checked(
+            [one for threat in _threats(target, threats) for one in self._against(threat, target)], target.network
+        )
+
+    def phases(self, target: Target, threats: Sequence[Threat]) -> list[Phases]:
+        """The same in two phases, for an estimate of the whole test set."""
+        found = [self._phases(threat, target) for threat in _threats(target, threats)]
+        _checked([one for phases in found for one in phases[1:]], target.network)
+        return found
 
     def _against(self, threat: Threat, target: Target) -> list[Planned]:
         if self.one is not None:
             return [Planned.of(self.one, self.settings, threat)]
         found = suite_attacks(str(self.suite), threat, target.images.shape.classes)
+        if self.suite in CASCADES:
+            found = [_cascade(str(self.suite), found)]
         return [Planned.of(make_attack(settings), settings, threat) for settings in found]
+
+    def _phases(self, threat: Threat, target: Target) -> Phases:
+        first = Planned.of(make_attack(FIRST), FIRST, threat)
+        if self.one is not None:
+            return Phases(str(self.settings["name"]), first, Planned.of(self.one, self.settings, threat))
+        name = str(self.suite)
+        found = suite_attacks(name, threat, target.images.shape.classes)
+        rest = _cascade(name, [settings for settings in found if settings != FIRST])
+        return Phases(name, first, Planned.of(make_attack(rest), rest, threat))
+
+
+def _threats(target: Target, threats: Sequence[Threat]) -> Sequence[Threat]:
+    if not threats and target.threat is None:
+        raise UserError(f"{target.model} does not say its threat, so --threat must be given, such as linf:0.3")
+    return threats or [Threat.parse(str(target.threat))]
+
+
+def _checked(plan: list[Planned], network: nn.Module) -> list[Planned]:
+    for one in plan:
+        if isinstance(one.attack, Selective):
+            one.attack.check(network, one.threat)
+    return plan
+
+
+def _cascade(name: str, attacks: list[Settings]) -> Settings:
+    return {"name": "cascade", "called": name, "attacks": attacks}
 
 
 def choose_attacks(name: str | None, fields: Sequence[str], suite: str | None) -> Choice:
