@@ -44,7 +44,7 @@ class CwLinf:
     def nearest(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
-        del generator  # nothing here is random
+        del generator  # the attack is deterministic
         with checked(model, x, y, threat) as threat, borrowed(model):
             self.check(model, threat)
             found = x.clone()

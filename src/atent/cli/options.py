@@ -86,7 +86,7 @@ SaveImages = Annotated[
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """TARGET, and the options that say what it is, where it runs and where its rows go."""
+    """TARGET, and the options for what it is, where it runs and where its rows go."""
 
     target: Annotated[
         str,

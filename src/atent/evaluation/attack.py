@@ -1,4 +1,4 @@
-"""Accuracy under attack, example by example: every returned point is checked and classified by us."""
+"""Accuracy under attack, one row per image: every point that an attack returns is checked and classified here."""
 
 import time
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from atent.threat import Threat
 
 
 class Attacked(NamedTuple):
-    """A batch after its attack: the rows, what they cost, and the points."""
+    """An attacked batch: the rows, their cost, the images and the points."""
 
     rows: list[Row]
     cost: Cost
@@ -45,7 +45,7 @@ def attack_images(
     batch: int = 250,
     device: torch.device | str = "cpu",
 ) -> Iterator[list[Row]]:
-    """Attack image after image, a list of rows per batch. The generator depends on the batch's place alone."""
+    """Attack all images, a list of rows per batch. The generator depends on the seed and the batch's position only."""
     for part in evaluation_batches(len(images), batch):
         yield attack_batch(model, images, part, attack, threat, seed=seed, device=device).rows
 
@@ -60,7 +60,7 @@ def attack_batch(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Attacked:
-    """Attack one batch and classify the points. The model is in eval mode and comes back as it was.
+    """Attack one batch and classify the points, with the model in eval mode; it is unchanged afterwards.
 
     A `MinimalAttack` is evaluated at its nearest point: the image is robust unless that is within the threat's radius.
     A smoothed network draws the same noise for every batch, and its cost is counted in passes of the network inside.
@@ -151,7 +151,7 @@ def attack_target(
             if not new and (not save_images or points_kept(path, part.start)):
                 continue
             found = attack_batch(target.network, target.images, part, attack, threat, seed=seed, device=device)
-            if save_images:  # before the rows: a kill between the two costs a batch, not its points
+            if save_images:  # before the rows: after a kill between the two, the batch is attacked again
                 keep_points(path, found.rows, found.x, found.x_adv)
             yield (found.rows if new else []), found.cost
         if save_images:

@@ -48,7 +48,7 @@ PAPER_STEPS = ((0.3, 0.01), (0.031, 0.003), (8 / 255, 0.003))
 
 
 def suite_attacks(name: str, threat: Threat | str, classes: int | None = None) -> list[Settings]:
-    """The settings of a suite's attacks for a threat, without those that so few classes do not define."""
+    """The settings of a suite's attacks for a threat, without those not defined for so few classes."""
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
     threat = Threat.parse(threat)
@@ -87,9 +87,9 @@ class Choice:
     one: Attack | None
 
     def plan(self, target: Target, threats: Sequence[Threat]) -> list[Planned]:
-        """Every attack against every threat; no threats: the target's own. Refuse an attack not defined for them."""
+        """Every attack against every threat (default: the target's own). Refuse an attack not defined for them."""
         if not threats and target.threat is None:
-            raise UserError(f"{target.model} does not say its threat, so --threat must be given, such as linf:0.3")
+            raise UserError(f"{target.model} has no threat of its own, so --threat must be given, such as linf:0.3")
         plan = [
             one for threat in threats or [Threat.parse(str(target.threat))] for one in self._against(threat, target)
         ]
@@ -106,7 +106,7 @@ class Choice:
 
 
 def choose_attacks(name: str | None, fields: Sequence[str], suite: str | None) -> Choice:
-    """The attack of this name (default: pgd) with fields `key=value`, or a suite; mistakes are told here."""
+    """The attack of this name (default: pgd) with fields `key=value`, or a suite; wrong names are refused here."""
     given = dict(map(parse_setting, fields))
     if "name" in given:
         raise UserError("--set name=...: the attack's name is given by --attack")

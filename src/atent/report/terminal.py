@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atent.report.tables import Met, Result
+    from atent.report.tables import Group, Result
     from atent.storage.certificates import Certified
 
 
@@ -70,7 +70,7 @@ def print_certified(one: "Certified") -> None:
         print(UNVERIFIED)
 
 
-def print_classes(found: "Iterable[Met]") -> None:
+def print_classes(found: "Iterable[Group]") -> None:
     """A table of accuracies per class for each network and threat."""
     from atent.report.tables import class_results
 
