@@ -78,7 +78,7 @@ def main() -> None:
         while counts["kills"] < chosen.kills or counts["unfinished"]:
             run = Run(Path(place, f"run{counts['runs']}"))
             process, first = start(run.folder, settings)
-            counts["resumed in the middle"] += first.startswith("going on from")
+            counts["resumed in the middle"] += first.startswith("resuming from")
             try:
                 _, said = process.communicate(
                     timeout=moments.uniform(0, duration) if counts["kills"] < chosen.kills else None

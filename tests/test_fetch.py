@@ -78,7 +78,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, **ways: fetching.Way) -> None:
-    monkeypatch.setitem(fetching.WAYS, "toy", ways)
+    monkeypatch.setitem(fetching.DOWNLOADERS, "toy", ways)
 
 
 def quiet(line: str) -> None:

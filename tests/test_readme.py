@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from atent.data.download import WAYS
+from atent.data.download import DOWNLOADERS
 from atent.defenses import DEFENSES
 from atent.defenses.cost import passes_per_image
 from test_cli import atent
@@ -54,7 +54,7 @@ def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for command in commands:
         words = command.replace("--data mnist ", "--data mnist-small ")
         if words.startswith("atent data fetch"):  # tests do not download
-            assert words.split()[-1] in WAYS
+            assert words.split()[-1] in DOWNLOADERS
             continue
         if "my_package" in words or "runs/mine" in words:  # as in docs/your-own.md, whose commands are run below
             continue

@@ -19,7 +19,7 @@ from atent.storage.files import (
     read_rows,
     save_tensors,
     take_part,
-    write_aside,
+    write_atomically,
 )
 from atent.storage.run import Run
 
@@ -28,9 +28,9 @@ SHAPE = Shape((1, 28, 28), 10)
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    write_aside(path, b"old")
+    write_atomically(path, b"old")
     with pytest.raises(TypeError):
-        write_aside(path, "not bytes")  # type: ignore[arg-type]
+        write_atomically(path, "not bytes")  # type: ignore[arg-type]
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -119,7 +119,7 @@ def test_the_plateau_is_noticed_and_named(tmp_path: Path) -> None:
     said: list[str] = []
     recipe = tiny(epochs=1, optimizer__lr=1e-9, schedule__eps_warmup=0, averaging=0, defense__share=0.3)
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(atent.training.fit, "_fresh_state", blank_state)
+    monkey.setattr(atent.training.fit, "_initial_state", blank_state)
     run = fit(recipe, tmp_path, how=TrainingOptions(say=said.append))
     monkey.undo()
     assert run.history()[0]["plateau"] is True
@@ -146,7 +146,7 @@ def test_a_network_that_falls_back_to_one_answer_is_named_a_hundred_batches_late
     monkeypatch.setattr(atent.training.fit, "train_step", lambda *_: next(taken))
     said: list[str] = []
     run = fit(tiny(epochs=2, batch=1), tmp_path, how=TrainingOptions(say=said.append))
-    assert [line.partition(":")[0] for line in said if "the loss has stuck at 2.303, that of" in line] == named
+    assert [line.partition(":")[0] for line in said if "the loss is stuck at 2.303, that of" in line] == named
     assert [row["epoch"] for row in run.history() if row.get("plateau")] == marked
 
 
@@ -183,12 +183,12 @@ def test_the_plateau_of_uneven_classes_is_the_entropy_of_their_labels() -> None:
         assert tally.stuck(images) is stuck
 
 
-_fresh_state = atent.training.fit._fresh_state
+_initial_state = atent.training.fit._initial_state
 
 
 def blank_state(*arguments: Any) -> Any:
     """A network that gives every image the same answer."""
-    state = _fresh_state(*arguments)
+    state = _initial_state(*arguments)
     for parameter in list(state.model.parameters())[-2:]:
         torch.nn.init.zeros_(parameter)
     return state
