@@ -77,7 +77,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     return "toy"
 
 
-def use(monkeypatch: pytest.MonkeyPatch, **ways: fetching.Way) -> None:
+def use(monkeypatch: pytest.MonkeyPatch, **ways: fetching.Downloader) -> None:
     monkeypatch.setitem(fetching.DOWNLOADERS, "toy", ways)
 
 
