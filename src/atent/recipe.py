@@ -158,9 +158,7 @@ class Recipe(BaseModel):
         """Refuse to mix two recipes in one folder. They are compared as data; no method of `found` is made."""
         ours, theirs = self.model_dump(mode="json"), found.model_dump(mode="json")
         for part, method in self.methods._asdict().items():
-            if (
-                ours[part]["name"] == theirs[part]["name"]
-            ):  # fields added to the user's class since then get their defaults
+            if ours[part]["name"] == theirs[part]["name"]:  # fields added to the class since then get their defaults
                 added = {key: value for key, value in defaults(method).items() if key in ours[part]}
                 theirs[part] = {**added, **theirs[part]}
         different = sorted(key for key in ours if ours[key] != theirs[key])

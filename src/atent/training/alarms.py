@@ -44,10 +44,8 @@ class Tally:
         if not half:
             return False
         means = fmean(self.recent[:half]), fmean(self.recent[half:])
-        plateaus = (
-            images.constant_loss,
-            math.log(len(images.classes)),
-        )  # the latter: equal probabilities for all classes
+        # The losses of the class frequencies and of equal probabilities.
+        plateaus = (images.constant_loss, math.log(len(images.classes)))
         level = any(all(abs(mean - plateau) < 0.02 for mean in means) for plateau in plateaus)
         return level and fmean(self.recent_right) <= learned_accuracy(images.constant_accuracy)
 
