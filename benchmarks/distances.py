@@ -54,9 +54,9 @@ def distances(target: Target, settings: dict[str, object], threat: Threat, batch
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--plain", type=Path, required=True, metavar="RUN", help="run folder of a plainly trained network"
+        "--plain", type=Path, required=True, metavar="RUN", help="run folder of a network without defense"
     )
-    parser.add_argument("--data", help="whose test images (default: the run's)")
+    parser.add_argument("--data", help="data set with the test images (default: the run's)")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--examples", type=int, default=500)
     parser.add_argument("--batch", type=int, default=250)

@@ -61,7 +61,7 @@ def print_certified(one: "Certified") -> None:
         rows,
     )
     if any(threat.startswith("linf") for _, threat in one.radii):
-        print("linf by the norm bound: within eps in linf is within eps sqrt(d) in l2, d the number of pixel values.")
+        print("linf by the norm bound: a linf ball of eps lies in an l2 ball of eps sqrt(d), with d pixel values.")
     most = f"{how['n0'] + how['n']:,}"
     spent = f"{most} draws per image" if one.exact else f"{one.mean_draws:,.0f} of {most} draws per image on average"
     mean = f"; average certified radius {one.mean_radius:.3f}" if one.exact else ""
@@ -80,7 +80,7 @@ def print_classes(found: "Iterable[Group]") -> None:
 
 
 def print_attacks(folder: Path, files: Iterable[Path], *, classes: bool, images: bool) -> None:
-    """Every finished attack in the folder, also `classes` one by one; then what those in `files` cost."""
+    """Every finished attack in the folder, with `classes` also per class; then the cost of the attacks in `files`."""
     from atent.report.tables import finished, result_lines
 
     found = finished(folder)
