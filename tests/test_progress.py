@@ -126,7 +126,7 @@ def test_a_terminal_shows_one_line(
         line = last_frame(clock, monkeypatch, width, f"{title} linf:0.3", words)
         assert "\n" not in line
         assert cell_len(line) <= width
-        assert line.startswith(title[:5])
+        assert line.startswith(title[:4])
         assert width < 80 or (" 250/10000 images, " in line and " 9:45:00 left " in line and words[:24] in line)
 
 
