@@ -146,7 +146,10 @@ def library_points(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, steps
 
 @threats
 def test_autoattack_is_the_librarys_and_reports_its_parts(
-    threat: Threat, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    threat: Threat,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("atent.progress.SECONDS_BETWEEN_LINES", 0.0)
     model, log = small_network(10).eval(), logging.getLogger("auto-attack")
@@ -156,6 +159,7 @@ def test_autoattack_is_the_librarys_and_reports_its_parts(
     with progress("AutoAttack", 8, "images"):
         points = attack(model, x, y, weak, generator())
     assert (log.level, log.disabled, log.filters, log.handlers) == before
+    assert caplog.records == []
     said = capsys.readouterr().err
     reports = re.findall(r"- left  (\S+), (\d) images left, (\d+) passes\n", said)
     parts_met, images, passes = zip(*reports, strict=True)
