@@ -1,4 +1,4 @@
-"""Attacks of other libraries: inside the threat or judged by their size, seeded, and the network as it was."""
+"""Attacks of other libraries: inside the threat or evaluated by their size, seeded, and the network as it was."""
 
 import contextlib
 import copy
@@ -94,7 +94,7 @@ def test_a_linear_network_falls_within_its_distance_and_not_before(settings: dic
 
 
 @pytest.mark.filterwarnings("ignore::atent.errors.ThreatWarning")  # the whole box on purpose
-def test_a_minimal_engine_is_judged_by_its_distance_in_the_threats_norm() -> None:
+def test_a_minimal_engine_is_evaluated_by_its_distance_in_the_threats_norm() -> None:
     images = stand_in(Shape((1, 6, 6), 3), 20)
     attack = make_attack(MINIMAL[0])
     far, near = (

@@ -33,7 +33,7 @@ def until_broken(
 
     An example is robust only if every restart fails.
     Examples that are wrong from the start come back as they are: an attack cannot repair them. On a random network,
-    where a single answer says little, every example is attacked to the end of each path.
+    where a single prediction shows little, every example is attacked to the end of each path.
     """
     with checked(model, x, y, threat) as threat, borrowed(model):
         search = partial(search, threat=threat, generator=generator)
@@ -47,7 +47,7 @@ def until_broken(
             where = f"restart {restart}/{restarts}, " if restarts > 1 else ""
             x_adv[left], unbroken = climb(model, x[left], y[left], threat, loss, search, where, stop_early=steady)
             left = left[unbroken]
-            if restart < restarts and len(left) > 0:  # whoever called judges the very last points
+            if restart < restarts and len(left) > 0:  # the caller evaluates the last points
                 left = left[still_right(model, x_adv[left], y[left])]
     return x_adv
 
@@ -57,7 +57,7 @@ def climb(
 ) -> tuple[Tensor, Tensor]:
     """Search, leaving out each example as soon as it is broken; its point, and which examples reached the end.
 
-    The pass that gives the gradient at a point also says how the point is classified, so a broken one costs nothing
+    The pass that gives the gradient at a point also shows how the point is classified, so a broken one costs nothing
     to notice. It counts if it lies inside the threat, as all do on a path that is projected every step.
     """
     x_adv = x.clone()
