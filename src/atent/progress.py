@@ -5,14 +5,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
 
 SECONDS_BETWEEN_LINES = 15.0
+BAR_WIDTHS = (10, 40)
+LABEL_WIDTH = 10  # kept of a label, however narrow the terminal
 
 
 class Advance(Protocol):
@@ -28,63 +32,108 @@ def progress(label: str, total: int, unit: str, done: int = 0, brief: bool = Fal
     `brief` work prints no last line: it often ends before a user would wait for it.
     """
     console = Console(stderr=True)
-    if console.is_terminal:
-        with _bar(console, unit) as bar:
-            task = bar.add_task(label, total=total, completed=done, words="", rate="")
-            clock = _Clock(done, total)
-
-            def advance(done: int, words: str = "") -> None:
-                bar.update(task, completed=done, words=words, rate=f"{clock.rate(done):.1f} {unit}/s")
-
-            yield advance
-    else:
-        yield _Lines(label, total, unit, done, brief)
+    work = _Work(label, total, unit, done) if console.is_terminal else _Lines(label, total, unit, done, brief)
+    outer = _innermost.set(work)
+    try:
+        with Live(work, console=console) if console.is_terminal else nullcontext():
+            yield work.advance
+    finally:
+        _innermost.reset(outer)
 
 
-def _bar(console: Console, unit: str) -> Progress:
-    columns = (
-        "{task.description}",
-        BarColumn(),
-        MofNCompleteColumn(),
-        unit,
-        "{task.fields[rate]}",
-        TimeRemainingColumn(),
-    )
-    made = [column if not isinstance(column, str) else TextColumn(column) for column in columns]
-    return Progress(*made, TextColumn("left {task.fields[words]}"), console=console, speed_estimate_period=60)
+def detail(text: str) -> None:
+    """Show where a long unit of work is, such as "restart 3/10, 57 images left"; call it as often as you like.
+
+    The text ends the line of the innermost progress until the next unit is done. Without a progress nothing happens.
+    """
+    work = _innermost.get()
+    if work is not None:
+        work.report(text)
 
 
-class _Clock:
-    """The rate since this process started; work done before a resume does not count."""
+class _Work:
+    """How far the work is, as one line. What was done before a resume does not count for the rate."""
 
-    def __init__(self, done: int, total: int) -> None:
-        self.began, self.start, self.total = time.monotonic(), done, total
+    def __init__(self, label: str, total: int, unit: str, done: int) -> None:
+        self.label, self.total, self.unit, self.start, self.done = label, total, unit, done, done
+        self.began = self.advanced = time.monotonic()
+        self.words, self.longest = "", 0
 
-    def rate(self, done: int) -> float:
-        return (done - self.start) / max(time.monotonic() - self.began, 1e-9)
+    def advance(self, done: int, words: str = "") -> None:
+        self.done, self.advanced = done, time.monotonic()
+        self.report(words)
 
-    def left(self, done: int) -> str:
-        rate = self.rate(done)
-        seconds = int((self.total - done) / rate) if rate > 0 else 0
-        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    def report(self, words: str) -> None:
+        self.words, self.longest = words, max(self.longest, len(words))
+
+    def counts(self) -> str:
+        return f"{self.done}/{self.total} {self.unit}"
+
+    def rate(self) -> str:
+        rate = self._per_second()
+        return f"{'-' if rate == 0 else f'{rate:.1f}' if rate >= 1 else f'{rate:.2g}'} {self.unit}/s"
+
+    def left(self) -> str:
+        """The time left; not known before the first unit is done, nor once it has run out."""
+        rate, waited = self._per_second(), time.monotonic() - self.advanced
+        due = (self.total - self.done) / rate - waited if rate > 0 else 0.0
+        if due <= 0 and self.done < self.total:
+            return "- left"
+        seconds = max(int(due), 0)
+        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
+
+    def _per_second(self) -> float:
+        """The rate until the last unit was done: the time since then belongs to a unit that is not counted yet."""
+        return (self.done - self.start) / max(self.advanced - self.began, 1e-9)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """One line of a terminal. Where it is narrow, the bar goes first, then the rate, then ends of label and words.
+
+        Room is kept for the longest words so far, so that the bar does not come and go.
+        """
+        del console
+        label, words = Text(self.label), Text(self.words)
+        facts = f"{self.counts()}, {self.rate()}, {self.left()}"
+        spare = options.max_width - label.cell_len - len(facts) - self.longest - 2
+        if spare < 0:
+            facts = f"{self.counts()}, {self.left()}"
+        room = options.max_width - len(facts) - 2
+        label.truncate(max(room - self.longest, LABEL_WIDTH), overflow="ellipsis")
+        words.truncate(max(room - label.cell_len, 0), overflow="ellipsis")
+        narrow, wide = BAR_WIDTHS
+        share = self.done / max(self.total, 1)
+        bars = [_bar(share, min(spare - 1, wide), options.ascii_only)] if spare > narrow else []
+        line = Text(" ", no_wrap=True).join([label, *bars, Text(facts), words])
+        line.truncate(options.max_width, overflow="ellipsis")
+        yield line
 
 
-class _Lines:
+def _bar(share: float, width: int, ascii_only: bool) -> Text:
+    done, rest = "=-" if ascii_only else "\u2501\u2500"
+    filled = int(share * width)
+    return Text.assemble((filled * done, "bar.complete"), ((width - filled) * rest, "bar.back"))
+
+
+class _Lines(_Work):
     def __init__(self, label: str, total: int, unit: str, done: int, brief: bool) -> None:
-        self.label, self.total, self.unit, self.brief = label, total, unit, brief
-        self.clock = _Clock(done, total)
-        self.next = time.monotonic() + SECONDS_BETWEEN_LINES
+        super().__init__(label, total, unit, done)
+        self.brief, self.next = brief, time.monotonic() + SECONDS_BETWEEN_LINES
 
-    def __call__(self, done: int, words: str = "") -> None:
-        if time.monotonic() < self.next and (self.brief or done < self.total):
+    def advance(self, done: int, words: str = "") -> None:
+        if done >= self.total and not self.brief:
+            self.next = 0.0
+        super().advance(done, words)
+
+    def report(self, words: str) -> None:
+        now = time.monotonic()
+        if now < self.next:
             return
-        self.next = time.monotonic() + SECONDS_BETWEEN_LINES
-        speed = f"{self.clock.rate(done):.1f} {self.unit}/s, {self.clock.left(done)} left"
-        print(
-            f"{self.label}: {done}/{self.total} {self.unit}, {speed}{words and '  ' + words}",
-            file=sys.stderr,
-            flush=True,
-        )
+        self.next = now + SECONDS_BETWEEN_LINES
+        line = f"{self.label}: {self.counts()}, {self.rate()}, {self.left()}{words and '  ' + words}"
+        print(line, file=sys.stderr, flush=True)
+
+
+_innermost: ContextVar[_Work | None] = ContextVar("innermost progress", default=None)
 
 
 @contextmanager

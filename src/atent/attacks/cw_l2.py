@@ -12,6 +12,7 @@ from atent.inputs import checked
 from atent.losses import margin
 from atent.methods import Count, Scale, Size, method
 from atent.network import borrowed
+from atent.progress import detail
 from atent.threat import Threat, over_pixels
 
 
@@ -59,10 +60,10 @@ class CwL2:
             size = self._sizes(model, x, y, point, threat)
             low, successes = torch.zeros_like(size), torch.zeros_like(size)
             high, constant = torch.full_like(size, float("inf")), torch.full_like(size, self.constant)
-            for _ in range(self.searches):
+            for search in range(1, self.searches + 1):
                 start = torch.where(over_pixels(successes > 0, x), point, x)
                 rate = over_pixels(self.rate * 0.5**successes, x)
-                tried, hit = self._descend(model, x, y, start, constant, rate, threat)
+                tried, hit = self._descend(model, x, y, start, constant, rate, threat, search)
                 tried[hit] = pull_back(model, x[hit], y[hit], tried[hit], self.confidence)
                 reached = torch.where(hit, threat.size(tried - x), float("inf"))
                 closer = reached < size
@@ -80,7 +81,15 @@ class CwL2:
         return torch.where(margin(model(point), y) > self.confidence, threat.size(point - x), float("inf"))
 
     def _descend(
-        self, model: nn.Module, x: Tensor, y: Tensor, start: Tensor, constant: Tensor, rate: Tensor, threat: Threat
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        start: Tensor,
+        constant: Tensor,
+        rate: Tensor,
+        threat: Threat,
+        search: int,
     ) -> tuple[Tensor, Tensor]:
         """The closest misclassified point of each search with these constants, and for which examples there is one."""
         found, size = x.clone(), torch.full_like(constant, float("inf"))
@@ -93,7 +102,9 @@ class CwL2:
             return square(point) + constant * (self.confidence - ahead(point)).clamp_min(0)
 
         low, high = (torch.full_like(x, border) for border in threat.box)
-        for point in descend(objective, start, low, high, steps=self.steps, rate=rate, edge=0.999, cool=True):
+        points = descend(objective, start, low, high, steps=self.steps, rate=rate, edge=0.999, cool=True)
+        for step, point in enumerate(points, 1):
+            detail(f"search {search}/{self.searches}, step {step}/{self.steps}")
             distance = square(point).sqrt()
             closer = (ahead.value > self.confidence) & (distance < size)
             found[closer], size[closer] = point[closer], distance[closer]

@@ -10,6 +10,7 @@ from atent.attacks.protocols import named, only_norm
 from atent.inputs import checked
 from atent.methods import Count, Fraction, Size, method
 from atent.network import borrowed
+from atent.progress import detail
 from atent.threat import Threat, over_pixels
 
 
@@ -52,10 +53,10 @@ class CwLinf:
             failed = torch.zeros(len(x), device=x.device)
             reached = torch.full_like(failed, threat.box[1] - threat.box[0])
             tau = reached.clone()
-            for _ in range(self.searches):
+            for search in range(1, self.searches + 1):
                 if len(left) == 0:
                     break
-                point, hit = self._descend(model, x[left], y[left], found[left], tau[left], threat)
+                point, hit = self._descend(model, x[left], y[left], found[left], tau[left], threat, search)
                 found[left[hit]], reached[left[hit]] = point[hit], threat.size(point - x[left])[hit]
                 failed[left[~hit]] = tau[left[~hit]]
                 tau = (failed + reached) / 2
@@ -63,7 +64,7 @@ class CwLinf:
         return found
 
     def _descend(
-        self, model: nn.Module, x: Tensor, y: Tensor, start: Tensor, tau: Tensor, threat: Threat
+        self, model: nn.Module, x: Tensor, y: Tensor, start: Tensor, tau: Tensor, threat: Threat, search: int
     ) -> tuple[Tensor, Tensor]:
         """The first misclassified point found in each cube, and for which examples there is one."""
         found, hit = x.clone(), torch.zeros_like(y, dtype=torch.bool)
@@ -72,7 +73,8 @@ class CwLinf:
         half = over_pixels(tau, x)
         low, high = threat.clamp(x - half), threat.clamp(x + half)
         points = descend(lambda point: -ahead(point), start, low, high, steps=self.steps, rate=self.rate, edge=0.9)
-        for point in points:
+        for step, point in enumerate(points, 1):
+            detail(f"search {search}/{self.searches}, step {step}/{self.steps}")
             wrong = ahead.value > 0
             if wrong.any():
                 found[left[wrong]], hit[left[wrong]] = point[wrong], True

@@ -9,6 +9,7 @@ from atent.attacks.protocols import named
 from atent.inputs import checked
 from atent.methods import Count, Scale, method
 from atent.network import borrowed
+from atent.progress import detail
 from atent.threat import Threat, over_pixels
 
 
@@ -42,9 +43,10 @@ class DeepFool:
             found = x.clone()
             left = still_right(model, x, y).nonzero().squeeze(1)
             point = x[left]
-            for _ in range(self.steps):
+            for step in range(1, self.steps + 1):
                 if len(left) == 0:
                     break
+                detail(f"DeepFool step {step}/{self.steps}, {len(left)} images left")
                 point = threat.clamp(point + self._to_boundary(model, point, y[left], threat))
                 beyond = threat.clamp(x[left] + (1 + self.overshoot) * (point - x[left]))
                 right = still_right(model, beyond, y[left])

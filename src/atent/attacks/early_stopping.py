@@ -11,6 +11,7 @@ from atent.ascent import Objective, Points
 from atent.inputs import checked
 from atent.losses import Loss
 from atent.network import answers, borrowed, repeat
+from atent.progress import detail
 from atent.threat import Threat
 
 Search = Callable[[Objective, Tensor], Points]
@@ -38,18 +39,19 @@ def until_broken(
         logits = answers(model, x)
         steady = not repeat(model, x[:8], logits[:8]).random
         left = ((logits.argmax(1) == y) | (not steady)).nonzero().squeeze(1)
-        for restarts_after in reversed(range(restarts)):
+        for restart in range(1, restarts + 1):
             if len(left) == 0:
                 break
-            x_adv[left], remaining = climb(model, x[left], y[left], threat, loss, search, stop_early=steady)
+            where = f"restart {restart}/{restarts}, " if restarts > 1 else ""
+            x_adv[left], remaining = climb(model, x[left], y[left], threat, loss, search, where, stop_early=steady)
             left = left[remaining]
-            if restarts_after and len(left) > 0:  # the caller evaluates the last restart's points
+            if restart < restarts and len(left) > 0:  # the caller evaluates the last restart's points
                 left = left[still_right(model, x_adv[left], y[left])]
     return x_adv
 
 
 def climb(
-    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, loss: Loss, search: Search, *, stop_early: bool
+    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, loss: Loss, search: Search, where: str, *, stop_early: bool
 ) -> tuple[Tensor, Tensor]:
     """Search, and leave out each example at its first misclassified point; returns the points and the examples left.
 
@@ -60,7 +62,8 @@ def climb(
     left = torch.arange(len(x), device=x.device)
     objective = _Watched(model, loss, y, x, torch.zeros_like(y, dtype=torch.bool))
     points = search(objective, x)
-    for point in points:
+    for step, point in enumerate(points, 1):
+        detail(f"{where}step {step}, {len(left)} images left")
         wrong, previous = objective.wrong, objective.point
         if stop_early and wrong.any() and (broken := wrong & threat.contains(previous, x)).any():
             x_adv[left[broken]], keep = previous[broken], ~broken

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import ascend, last
+from atent.ascent import ascend
 from atent.attacks.early_stopping import still_right
 from atent.attacks.protocols import named
 from atent.errors import UserError
@@ -13,6 +13,7 @@ from atent.inputs import checked
 from atent.losses import cross_entropy
 from atent.methods import Count, Size, Start, method
 from atent.network import borrowed
+from atent.progress import detail
 from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
 from atent.smoothing.smoothed import Smoothed
 from atent.threat import Threat
@@ -55,7 +56,9 @@ class SmoothPgd:
                     return cross_entropy(log_mean(logits, smoothed.draws), y)
 
                 climb = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
-                x_adv[right] = last(climb(objective, x, threat, generator=generator))
+                for step, point in enumerate(climb(objective, x, threat, generator=generator), 1):
+                    detail(f"step {step}/{self.steps}")
+                    x_adv[right] = point
         return x_adv
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from atent.attacks.external.libraries import Opaque, import_library, lent
+from atent.attacks.external.libraries import Opaque, import_library, lent, reported
 from atent.attacks.protocols import named
 from atent.inputs import checked
 from atent.methods import Count, method
@@ -52,7 +52,11 @@ class AutoAttack:
         with checked(model, x, y, threat) as threat:
             if threat.eps == 0:
                 return points
-            with lent(model, "autoattack", generator) as seed, _silenced():
+            with (
+                lent(model, "autoattack", generator) as seed,
+                _overheard() as log,
+                reported(model, lambda passes, images: f"{log.part}, {images} images left, {passes:,} passes"),
+            ):
                 with torch.no_grad():
                     logits = model(x)
                 right = logits.argmax(1) == y
@@ -89,12 +93,29 @@ def parts(version: str, classes: int) -> tuple[str, ...]:
     return tuple(chosen)
 
 
+class _Overheard(logging.Filter):
+    """Drops every message of AutoAttack's log, whose warnings our checks give in their own words; keeps its `part`.
+
+    The log names each part when it starts. To read it there leaves the library's code and its numbers as they are.
+    """
+
+    part = "checks"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        action, _, name = record.getMessage().partition(" ")
+        if action == "running":
+            self.part = name
+        return False
+
+
 @contextmanager
-def _silenced() -> Iterator[None]:
-    """Without its log, whose warnings our checks give in their own words."""
-    log = logging.getLogger("auto-attack")
-    before, log.disabled = log.disabled, True
+def _overheard() -> Iterator[_Overheard]:
+    log, heard = logging.getLogger("auto-attack"), _Overheard()
+    level = log.level
+    log.addFilter(heard)
+    log.setLevel(logging.DEBUG)
     try:
-        yield
+        yield heard
     finally:
-        log.disabled = before
+        log.setLevel(level)
+        log.removeFilter(heard)

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import inspect
 import io
+import itertools
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from atent.errors import UserError, unknown
 from atent.inputs import checked
 from atent.network import borrowed
+from atent.progress import detail
 from atent.threat import Threat, over_pixels
 
 LIBRARIES = {"foolbox": "foolbox", "art": "adversarial-robustness-toolbox"}
@@ -60,7 +62,7 @@ class Engine:
     def points(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         """What the library returns for the images that are right; the others as they are."""
         points = x.clone()
-        with lent(model, self.settings["name"], generator):
+        with lent(model, self.settings["name"], generator), reported(model, lambda passes, _: f"{passes:,} passes"):
             right = model(x).argmax(1) == y
             if right.any():
                 found = self.search(model, x[right].contiguous(), y[right], threat)
@@ -81,9 +83,9 @@ class MinimalEngine(Engine):
 
 @contextmanager
 def lent(model: nn.Module, name: str, generator: torch.Generator) -> Iterator[int]:
-    """Lend the model to a library's attack: quietly, and as `seeded`; a failure is told in one line.
+    """Lend the model to a library's attack: quietly, and as `seeded`; a failure is reported in one line.
 
-    Beside what `borrowed` gives back, gradients that parameters hold are kept: ART clears them.
+    In addition to what `borrowed` restores, gradients that parameters hold are kept: ART clears them.
     """
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
@@ -97,6 +99,17 @@ def lent(model: nn.Module, name: str, generator: torch.Generator) -> Iterator[in
     finally:
         for parameter, gradient in gradients:
             parameter.grad = gradient
+
+
+@contextmanager
+def reported(model: nn.Module, words: Callable[[int, int], str]) -> Iterator[None]:
+    """Show as detail, after each pass through the model, `words` of the passes so far and the images in the last."""
+    passes = itertools.count(1)
+    hook = model.register_forward_hook(lambda *seen: detail(words(next(passes), len(seen[-1]))))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @contextmanager
