@@ -29,7 +29,7 @@ from atent.storage.run import Run
 from atent.training.alarms import collapsed, unwatched
 from atent.training.options import TrainingOptions
 from atent.training.state import Epoch, State, score
-from atent.training.step import NotFiniteError, train_step
+from atent.training.step import NotFiniteError, train_step, with_memory
 from atent.training.tensorboard import Draw, board, no_board
 
 
@@ -143,7 +143,7 @@ def _train_epoch(
             x = augment_crop_flip(x, generator)
         now = threat.scaled(recipe.schedule.eps_share(done))
         try:
-            with state.with_memory(indices, defense) as informed:
+            with with_memory(defense, state.memory, indices, how.device) as informed:
                 step = train_step(state.model, state.optimizer, informed, x, y, now, generator)
         except NotFiniteError:
             kept = f"{run.last} has the last good state" if run.last.exists() else "no checkpoint was saved yet"

@@ -1,9 +1,7 @@
 """The state of a training, and its checkpoint file."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
@@ -14,7 +12,6 @@ from torch.optim.swa_utils import AveragedModel
 from typing_extensions import TypedDict
 
 from atent.data.images import Images
-from atent.defenses import Defense, Remembering
 from atent.errors import UserError
 from atent.methods import Choice, explain
 from atent.recipe import Recipe, parse_recipe
@@ -73,17 +70,6 @@ class State:
     def result(self) -> nn.Module:
         """The network to evaluate and save: the averaged one if there is one."""
         return self.model if self.average is None else self.average.module
-
-    @contextmanager
-    def with_memory(self, indices: Tensor, defense: Defense) -> Iterator[Defense]:
-        """The defense with its memory of these examples bound to it; updates of the memory are stored afterwards."""
-        if self.memory is None or not isinstance(defense, Remembering):
-            yield defense
-            return
-        device = next(self.model.parameters()).device
-        memory = self.memory[indices].to(device)
-        yield partial(defense, memory=memory)
-        self.memory[indices] = memory.to(self.memory.device)
 
     def finished(self, recipe: Recipe) -> bool:
         """Whether all epochs are done, or the last `patience` were not better, or the training has collapsed."""

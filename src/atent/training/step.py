@@ -1,12 +1,15 @@
 """The training step: a batch, the loss terms of the defense, one update of the weights."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from atent.defenses import Defense, terms
+from atent.defenses import Defense, Remembering, terms
 from atent.losses import cross_entropy
 from atent.optim.optimizers import Drawing
 from atent.threat import Threat
@@ -26,6 +29,19 @@ class Step(NamedTuple):
     cross_entropy: float
     right: int
     radius: float
+
+
+@contextmanager
+def with_memory(
+    defense: Defense, memory: Tensor | None, indices: Tensor, device: torch.device | str
+) -> Iterator[Defense]:
+    """The defense with its memory of these examples bound to it; updates of the memory are stored afterwards."""
+    if memory is None or not isinstance(defense, Remembering):
+        yield defense
+        return
+    mine = memory[indices].to(device)
+    yield partial(defense, memory=mine)
+    memory[indices] = mine.to(memory.device)
 
 
 def train_step(
