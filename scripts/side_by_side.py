@@ -15,6 +15,7 @@ same command to resume; processes with different names can share the work.
 
 import argparse
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def sentence(folder: Path) -> str:
         f" At a rate of {rate_of(other)} instead of {rate_of(folder)}: {accuracies(other)}." for other in other_rates
     ]
     shown = f"Ten minutes of two cores, MNIST, linf .3: {accuracies(folder)}.{''.join(others)}"
-    return f"{shown} All eight [side by side](results.md#side-by-side)."
+    return textwrap.fill(f"{shown} All eight [side by side](results.md#side-by-side).", 118, break_on_hyphens=False)
 
 
 def accuracies(folder: Path) -> str:

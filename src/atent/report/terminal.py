@@ -63,9 +63,11 @@ def print_certified(one: "Certified") -> None:
     if any(threat.startswith("linf") for _, threat in one.radii):
         print("linf by the norm bound: a linf ball of eps lies in an l2 ball of eps sqrt(d), with d pixel values.")
     most = f"{how['n0'] + how['n']:,}"
-    spent = f"{most} draws per image" if one.exact else f"{one.mean_draws:,.0f} of {most} draws per image on average"
-    mean = f"; average certified radius {one.mean_radius:.3f}" if one.exact else ""
-    print(f"abstained {one.abstained}; {spent}, {one.cost.seconds:,.1f} s{mean}; curve: {one.path.with_suffix('.png')}")
+    spent = f"{most} draws per image" if one.exact else f"mean draws per image {one.mean_draws:,.0f} of {most}"
+    print(f"abstained {one.abstained}; {spent}; {one.cost.seconds:,.1f} s")
+    if one.exact:
+        print(f"average certified radius {one.mean_radius:.3f}")
+    print(f"curve: {one.path.with_suffix('.png')}")
     if not one.verified:
         print(UNVERIFIED)
 
