@@ -91,7 +91,7 @@ class Bench:
             try:
                 library = importlib.import_module(module)
             except ImportError as error:
-                print(f"  {name} is left out: {error}")
+                print(f"  {name} is skipped: {error}")
                 continue
             found[name] = lambda model, build=build, library=library: build(library, model)  # type: ignore[misc]
         return found
@@ -133,7 +133,7 @@ class Bench:
         for name, (layout, _) in chosen.items():
             seconds = min(times_of[name])
             print(
-                f"  {name:13} {100 * mean[name]:6.2f} % right {seconds:8.2f} s   {seconds / ours:5.2f} x ours"
+                f"  {name:13} {100 * mean[name]:6.2f} % robust {seconds:8.2f} s   {seconds / ours:5.2f} x ours"
                 f"   ({layout}; rounds {min(times_of[name]):.2f} to {max(times_of[name]):.2f} s)"
             )
         apart = max(mean.values()) - min(mean.values())
@@ -144,9 +144,11 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--robust", type=Path, metavar="WEIGHTS", help="run folder or weights of a robust network")
-    parser.add_argument("--plain", type=Path, metavar="WEIGHTS", help="run folder or weights of a plainly trained one")
+    parser.add_argument(
+        "--plain", type=Path, metavar="WEIGHTS", help="run folder or weights of a network without defense"
+    )
     parser.add_argument("--model", default="small-cnn", help="both networks' architecture (default: small-cnn)")
-    parser.add_argument("--data", default="mnist", help="whose test images (default: mnist)")
+    parser.add_argument("--data", default="mnist", help="data set with the test images (default: mnist)")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--threat", type=Threat.parse, default=Threat("linf", 0.3))
     parser.add_argument("--steps", type=int, default=40)

@@ -72,8 +72,8 @@ def faster_layout(model: nn.Module, images: Images, sigma: float, batch: int) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", required=True, help="run folder or weights of a network to be smoothed")
-    parser.add_argument("--model", help="its architecture, if the weights do not say it")
-    parser.add_argument("--data", default="mnist", help="whose test images (default: mnist)")
+    parser.add_argument("--model", help="its architecture, if the file does not contain it")
+    parser.add_argument("--data", default="mnist", help="data set with the test images (default: mnist)")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--sigma", type=float, default=0.5)
     parser.add_argument("--n", type=int, default=10_000)
@@ -136,7 +136,7 @@ def report(
             f"  {name:10} {best:8.2f} s (to {max(seconds):.2f})  {min(times['plain']) / best:5.2f} x as fast as plain",
             end="",
         )
-        print(f"  {draws:7,.0f} draws an image; certified % {shares}; unlike --exact-n: {apart} images")
+        print(f"  {draws:7,.0f} draws per image; certified % {shares}; differs from --exact-n on {apart} images")
     fewest = (
         exact.n0
         + sum(

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from atent.attacks import CwL2, MinimalAttack, make_attack
-from atent.attacks.protocols import title_of
+from atent.attacks.protocols import check_points, title_of
 from atent.data.images import evaluation_batches
-from atent.evaluation.attack import check_points
 from atent.evaluation.target import Target, open_target
 from atent.machine import prepare
 from atent.network import borrowed, predict
@@ -46,7 +45,7 @@ def distances(target: Target, settings: dict[str, object], threat: Threat, batch
             right = predict(target.network, x) == y
             x, y = x[right], y[right]
             points = attack.nearest(target.network, x, y, threat, torch.Generator().manual_seed(0))
-            size, _ = check_points(points, x, threat, attack, part.start)
+            size, _ = check_points(points, x, threat, attack, range(part.start, part.stop))
             found.append(torch.where(predict(target.network, points) != y, size, float("inf")))
     return torch.cat(found)
 
@@ -54,9 +53,9 @@ def distances(target: Target, settings: dict[str, object], threat: Threat, batch
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--plain", type=Path, required=True, metavar="RUN", help="run folder of a plainly trained network"
+        "--plain", type=Path, required=True, metavar="RUN", help="run folder of a network without defense"
     )
-    parser.add_argument("--data", help="whose test images (default: the run's)")
+    parser.add_argument("--data", help="data set with the test images (default: the run's)")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--examples", type=int, default=500)
     parser.add_argument("--batch", type=int, default=250)

@@ -85,7 +85,7 @@ def main() -> None:
         write_images(folder, chosen.images)
         began = time.perf_counter()
         streamed = open_data(str(folder)).images("train")
-        print(f"looking into the folder: {time.perf_counter() - began:.1f} s for {chosen.images:,} images")
+        print(f"scanning the folder: {time.perf_counter() - began:.1f} s for {chosen.images:,} images")
         began = time.perf_counter()
         memory = streamed.in_memory()
         print(f"reading {len(memory):,} into memory: {time.perf_counter() - began:.1f} s")

@@ -55,9 +55,9 @@ class Bench:
         train_step(self.model, self.optimizer, defense, self.x, self.y, self.threat, self.generator)
 
     def bare(self, mode: str, shared: bool = False) -> None:
-        """The passes such a step needs and nothing else: K input gradients, a full pass for each carrying sample.
+        """Only the passes that such a step needs: K input gradients, and a full pass per sample with weight gradients.
 
-        `shared`: the full passes but the last one give input gradients, too, as ours do where the mode allows.
+        `shared`: all full passes except the last also give input gradients, as ours do in train mode.
         """
         defense = self.atent(mode)
         carrying = sum(share > defense.tolerance for share in defense.shares())
@@ -77,7 +77,7 @@ class Bench:
         self.optimizer.step()
 
     def straightforward(self) -> None:
-        """The algorithm as printed: weights back-propagated in the chain, every sample evaluated twice, K graphs."""
+        """The algorithm as printed: weight gradients in the chain, two passes per sample, K graphs."""
         model, x, eps, step = self.model.train(), self.x, self.threat.eps, 2 * self.threat.eps / self.steps
         point = (x + torch.empty_like(x).uniform_(-eps, eps)).clamp(0, 1)
         average: Tensor | float = 0.0
@@ -178,7 +178,7 @@ def main() -> None:
             )
             print(f"  {mode:5} mode: straightforward / ours = {found['straightforward'] / ours:.2f} (goal >= {goal})")
         ours = found["ours, chain in train mode"]
-        print(f"  train mode: ours / the passes it really runs = {ours / found['passes shared, train mode']:.3f}")
+        print(f"  train mode: ours / the passes that it runs = {ours / found['passes shared, train mode']:.3f}")
         alone = {form: child([name, form, str(steps)], options.threads) for form in ("train", "straightforward")}
         ratio = alone["straightforward"]["seconds"] / alone["train"]["seconds"]
         print(f"  default layout and allocator, straightforward / ours at our best, train mode = {ratio:.2f}")

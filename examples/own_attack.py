@@ -12,7 +12,7 @@ from atent.data import load
 @dataclass(frozen=True)
 class RunnerUp:
     steps: int = 10
-    label: str = "RunnerUp"  # the name in tables
+    title: str = "RunnerUp"  # the name in tables
 
     def __call__(self, model, x, y, threat, generator):
         second = model(x).detach().scatter(1, y[:, None], -torch.inf).argmax(1)
@@ -34,4 +34,4 @@ if __name__ == "__main__":
     x, y = test.batch(slice(500))
     x_adv = RunnerUp()(model, x, y, "linf:0.1", torch.Generator().manual_seed(0))
     clean, robust = ((model(images).argmax(1) == y).float().mean().item() for images in (x, x_adv))
-    print(f"500 test images: clean {clean:.1%}, {RunnerUp().label} at linf:0.1 {robust:.1%}")
+    print(f"500 test images: clean {clean:.1%}, {RunnerUp().title} at linf:0.1 {robust:.1%}")

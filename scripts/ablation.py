@@ -19,7 +19,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from equal_budget import JUDGED, judged, passes_of, recipe_for
+from equal_budget import EVALUATION, evaluated, passes_of, recipe_for
 
 from atent.machine import prepare
 from atent.storage.files import read_json, write_rows
@@ -52,7 +52,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "project-never": ATENT | {"defense.project": "never"},
     "start-corner": ATENT | {"defense.start": "corner"},
     "mode-train": ATENT | {"defense.mode": "train"},
-    # The two changes that lost least compared with PGD training, together: the defaults chosen from the other variants.
+    # The two changes with the smallest loss compared with PGD training, together: our choice of defaults.
     "chosen": ATENT | {"defense.share": 1.0, "defense.project": "every"},
 }
 
@@ -60,7 +60,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def finished(out: Path) -> list[dict[str, Any]]:
     """A row for every training evaluated so far."""
     folders = [(variant, seed, out / f"{variant}-{seed}") for variant in VARIANTS for seed in range(SEEDS)]
-    found = [(variant, seed, folder / JUDGED) for variant, seed, folder in folders if (folder / JUDGED).exists()]
+    found = [
+        (variant, seed, folder / EVALUATION) for variant, seed, folder in folders if (folder / EVALUATION).exists()
+    ]
     return [{"variant": variant, "seed": seed, **read_json(file)} for variant, seed, file in found]
 
 
@@ -115,7 +117,7 @@ if __name__ == "__main__":
     prepare(given.threads)
     for seed in given.seeds:
         for variant in given.variants:
-            judged(
+            evaluated(
                 recipe_for(MINUTES, VARIANTS[variant], seed, passes_of), given.out / f"{variant}-{seed}", given.data_dir
             )
     rows = finished(given.out)

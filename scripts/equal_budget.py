@@ -25,7 +25,7 @@ from atent.storage.run import Run
 from atent.training.fit import fit, make_model
 
 HELD_OUT = 2000  # images for evaluation, never trained on
-JUDGED = "judged.json"
+EVALUATION = "judged.json"  # its name in results of earlier versions, too
 IMAGES = 60_000 - HELD_OUT
 PER_MINUTE = IMAGES * 11 / 5  # ten-step PGD training (11 passes) sees all images in five minutes
 FORWARD, TO_WEIGHTS = 0.41, 1.48  # the time of other passes, measured at batch 64 in one thread, the other core busy
@@ -43,13 +43,13 @@ SHARED = {
 
 
 def passes_of(recipe: Recipe) -> float:
-    """Passes an image, a forward or a backward one counting half."""
+    """Passes per image; a forward or a backward pass counts half."""
     passes = passes_per_image(recipe.methods.defense, recipe.make_threat())
     return gradients(recipe) * (passes.forward + passes.backward) / 2
 
 
 def time_of(recipe: Recipe) -> float:
-    """What an image really takes, in gradients with respect to it."""
+    """The time per image, in units of a gradient with respect to the image."""
     passes = passes_per_image(recipe.methods.defense, recipe.make_threat())
     to_image = passes.backward - passes.to_weights
     only_forward = passes.forward - passes.backward
@@ -74,9 +74,11 @@ def images_of(recipe: Recipe) -> int:
     return (60_000 - int(recipe.validation)) * recipe.epochs
 
 
-def judged(recipe: Recipe, folder: Path, data_dir: Path, examples: int = HELD_OUT, steps: int = 40) -> dict[str, Any]:
-    """Train if not done yet, and attack the best weights on images held out of every training of the seed."""
-    run, file = Run(folder), folder / JUDGED
+def evaluated(
+    recipe: Recipe, folder: Path, data_dir: Path, examples: int = HELD_OUT, steps: int = 40
+) -> dict[str, Any]:
+    """Train if not done yet, and attack the best weights on images that no training with this seed has used."""
+    run, file = Run(folder), folder / EVALUATION
     if not file.exists():
         fit(recipe, folder, data_dir=data_dir)
         # The smaller held-out sets of a seed are subsets of the larger ones.

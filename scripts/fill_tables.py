@@ -28,7 +28,7 @@ SUMMARY = {
 
 
 def attacked() -> str:
-    """Every attack of every network; the demo's other radii have a table of their own."""
+    """Every attack on every network; the demo's other radii have their own table."""
     return markdown([*demo(), *(line for folder in networks() if folder.name not in DEMO for line in results(folder))])
 
 
@@ -38,7 +38,7 @@ def demo() -> list[Result]:
 
 
 def printed() -> str:
-    """What `make demo` prints, without the margin."""
+    """The output of `make demo`, without the margin."""
     with redirect_stdout(StringIO()) as text:
         print_results(demo())
     lines = (line.strip() for line in text.getvalue().splitlines())
@@ -67,7 +67,7 @@ def networks() -> list[Path]:
     return sorted(folder for folder in RESULTS.iterdir() if folder.is_dir() and folder != COMPARED)
 
 
-def reached(name: str) -> Callable[[], str]:
+def result_sentence(name: str) -> Callable[[], str]:
     return lambda: side_by_side.sentence(COMPARED / name)
 
 
@@ -79,10 +79,10 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "side by side": compared,
         "certified": proven,
     },
-    "docs/atent.md": {"ablation": ablated, "our result": reached("atent")},
-    "docs/standard.md": {"our result": reached("sgd")},
+    "docs/atent.md": {"ablation": ablated, "our result": result_sentence("atent")},
+    "docs/standard.md": {"our result": result_sentence("sgd")},
     **{
-        f"docs/{name}.md": {"our result": reached(name)}
+        f"docs/{name}.md": {"our result": result_sentence(name)}
         for name in ("entropy-sgd", "fast", "pgd-at", "trades", "mart", "mma")
     },
 }

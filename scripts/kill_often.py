@@ -11,30 +11,47 @@ file may be left. Prints a JSON line; exit code 1 if a check failed.
 
 import argparse
 import json
+import multiprocessing
+import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import TextIO
 
 import torch
 
+from atent.cli import main as atent
 from atent.storage.files import load_tensors, read_json
 from atent.storage.run import Run
 
 # 400 images of mnist-small, 8 batches per epoch, saved after each batch: a kill often hits a process that is writing.
 RECIPE = ["validation=5600", "batch=50", "monitor_examples=20", "monitor.steps=2", "defense.steps=2"]
-COMMAND = [sys.executable, "-m", "atent", "train", "demo", "--threads=1", "--checkpoint-batches=1"]
+COMMAND = ["atent", "train", "demo", "--threads=1", "--checkpoint-batches=1"]
+FORKS = multiprocessing.get_context("forkserver")  # its processes start in milliseconds: PyTorch is imported once
 
 
-def start(folder: Path, settings: list[str]) -> tuple[subprocess.Popen[str], str]:
-    """Start a training; returns after its first line of output, with that line."""
+def start(folder: Path, settings: list[str]) -> tuple[ForkServerProcess, TextIO, str]:
+    """Start a training; returns after its first line of output, with the rest of the output and that line."""
     command = [*COMMAND, *(f"--set={setting}" for setting in settings), f"--out={folder}"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert process.stderr
-    return process, process.stderr.readline()
+    reader, writer = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=train, args=(command, writer))
+    process.start()
+    writer.close()
+    output = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")
+    return process, output, output.readline()
+
+
+def train(command: list[str], output: Connection) -> None:
+    """Run the command line in this process, with its standard error sent to `output`."""
+    os.dup2(output.fileno(), sys.stderr.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.argv = command
+    atent()
 
 
 def check_readable(run: Run) -> None:
@@ -68,31 +85,30 @@ def main() -> None:
     chosen = parser.parse_args()
     settings = [*RECIPE, f"epochs={chosen.epochs}", *chosen.set]
     moments, counts = random.Random(chosen.seed), Counter[str]()
+    FORKS.set_forkserver_preload(["atent.cli", "atent.training.fit"])
     with tempfile.TemporaryDirectory() as place:
         reference = Run(Path(place, "reference"))
-        process, _ = start(reference.folder, settings)
+        process, output, first = start(reference.folder, settings)  # `output` must stay open
         began = time.monotonic()
-        process.communicate()
+        process.join()
         duration = time.monotonic() - began
-        assert process.returncode == 0
+        if process.exitcode != 0:
+            sys.exit(f"the reference training failed: {first}{output.read()}")
         while counts["kills"] < chosen.kills or counts["unfinished"]:
             run = Run(Path(place, f"run{counts['runs']}"))
-            process, first = start(run.folder, settings)
-            counts["resumed in the middle"] += first.startswith("going on from")
-            try:
-                _, said = process.communicate(
-                    timeout=moments.uniform(0, duration) if counts["kills"] < chosen.kills else None
-                )
-            except subprocess.TimeoutExpired:
+            process, output, first = start(run.folder, settings)
+            counts["resumed in the middle"] += first.startswith("resuming from")
+            process.join(moments.uniform(0, duration) if counts["kills"] < chosen.kills else None)
+            if process.exitcode is None:
                 process.kill()
-                process.communicate()
+                process.join()
                 counts["kills"] += 1
                 counts["unfinished"] = 1
                 counts["temporary files left by kills"] += len(list(run.folder.glob(".*.part")))
                 check_readable(run)
                 continue
-            if process.returncode != 0:
-                sys.exit(f"a resumed training failed: {first}{said}")
+            if process.exitcode != 0:
+                sys.exit(f"a resumed training failed: {first}{output.read()}")
             left = [path.name for path in run.folder.glob(".*.part")]
             if wrong := differences(run, reference) + left:
                 sys.exit(f"{run.folder.name} differs from the reference: {', '.join(wrong)}")

@@ -18,7 +18,7 @@ TRAINED_AT = 0.3
 
 
 class Curve(NamedTuple):
-    """A network of results/, and how its line is told from the other without colour."""
+    """A network of results/, and the style of its line, which differs not only in colour."""
 
     network: str
     title: str

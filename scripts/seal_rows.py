@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from atent.storage.certificates import CERTIFY
-from atent.storage.files import read_rows, write_aside
+from atent.storage.files import read_rows, write_atomically
 from atent.storage.row_file import RowFile
 from atent.storage.row_format import SEALED, Cost, Kind, close_batch, to_line
 from atent.storage.rows import ATTACK
@@ -38,7 +38,7 @@ def seal(file: RowFile[Any]) -> bool:
     before = file.read()
     if before.verified:
         return False
-    write_aside(file.path, sealed(file.path))
+    write_atomically(file.path, sealed(file.path))
     after = file.read()
     assert (after.rows, after.cost) == (before.rows, before.cost)
     assert RowFile.of(file.kind, file.path.parent.parent, after.header).path == file.path

@@ -15,10 +15,11 @@ same command to resume; processes with different names can share the work.
 
 import argparse
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
-from equal_budget import JUDGED, images_of, judged, passes_of, recipe_for, time_of
+from equal_budget import EVALUATION, evaluated, images_of, passes_of, recipe_for, time_of
 
 from atent.attacks import make_attack
 from atent.attacks.protocols import title_of
@@ -41,7 +42,7 @@ AUTOATTACK, FIRST = {"name": "autoattack"}, 200
 SGD: list[dict[str, Any]] = [{"optimizer.lr": lr} for lr in (0.02, 0.05, 0.1)]
 # Entropy-SGD's outer rate is near 1 by construction; its inner step corresponds to a learning rate.
 ENTROPY: list[dict[str, Any]] = [{"optimizer.name": "entropy-sgd", "optimizer.step": step} for step in (0.05, 0.1, 0.2)]
-JUDGE = {"monitor_examples": 500, "monitor.steps": 20}  # of the epochs of the fast ones, which have many
+MONITOR = {"monitor_examples": 500, "monitor.steps": 20}  # evaluation after each epoch; fast methods have many epochs
 METHODS: dict[str, dict[str, Any]] = {
     "sgd": {"defense.name": "standard"},
     "entropy-sgd": {"defense.name": "standard"},
@@ -58,8 +59,8 @@ def ranked(name: str, out: Path, data_dir: Path) -> list[dict[str, Any]]:
     """The settings, ordered by held-out accuracy in their trials, best first: robust, for standard training clean."""
     scores: list[tuple[tuple[float, float], dict[str, Any]]] = []
     for k, rate in enumerate(ENTROPY if name == "entropy-sgd" else SGD):
-        recipe = recipe_for(TRIAL, METHODS[name] | rate | JUDGE, 0, time_of)
-        row = judged(recipe, out / f"{name}-trial-{k}", data_dir, 1000, 20)
+        recipe = recipe_for(TRIAL, METHODS[name] | rate | MONITOR, 0, time_of)
+        row = evaluated(recipe, out / f"{name}-trial-{k}", data_dir, 1000, 20)
         scores.append((score(row, recipe.chosen_by), rate))
         print(f"{name} {rate}: clean {100 * row['clean']:.2f}, PGD-20 {100 * row['robust']:.2f}", flush=True)
     return [rate for _, rate in sorted(scores, key=lambda item: item[0], reverse=True)]
@@ -83,7 +84,7 @@ def compare(name: str, out: Path, data_dir: Path) -> None:
 
 def train(name: str, rate: dict[str, Any], folder: Path, data_dir: Path) -> None:
     if not stuck(folder):
-        fit(recipe_for(FULL, METHODS[name] | rate | JUDGE, 0, time_of), folder, data_dir=data_dir)
+        fit(recipe_for(FULL, METHODS[name] | rate | MONITOR, 0, time_of), folder, data_dir=data_dir)
 
 
 def attack(folder: Path, data_dir: Path) -> None:
@@ -96,7 +97,7 @@ def attack(folder: Path, data_dir: Path) -> None:
 def collect(out: Path, kept: Path) -> None:
     """Copy the sources of the table: recipes, logs and rows of all trainings, also stuck ones; one row per trial."""
     kept.mkdir(parents=True, exist_ok=True)
-    trials = sorted(out.glob(f"*-trial-*/{JUDGED}"))
+    trials = sorted(out.glob(f"*-trial-*/{EVALUATION}"))
     write_rows(kept / "trials.jsonl", [{"trial": trial.parent.name, **read_json(trial)} for trial in trials])
     without_weights = shutil.ignore_patterns("*.safetensors", ".*")
     for name in METHODS:
@@ -107,14 +108,14 @@ def collect(out: Path, kept: Path) -> None:
                 shutil.copytree(run, folder, ignore=without_weights, dirs_exist_ok=True)
 
 
-def reached(folder: Path) -> Result | None:
-    """What PGD-40 left of a network, if it has met all test images."""
+def pgd_result(folder: Path) -> Result | None:
+    """The result under PGD-40 on all test images; None if it is not there."""
     label = title_of(make_attack(PGD))
     return next((line for line in results(folder) if line.attack == label), None)
 
 
-def withstood(folder: Path) -> str:
-    """Robust accuracy under AutoAttack on the first images; empty if it has not attacked that many."""
+def autoattack_accuracy(folder: Path) -> str:
+    """Robust accuracy under AutoAttack on the first images; empty if fewer were attacked."""
     attacks = [attack for met in finished(folder) for attack in met.attacks if attack.header["label"] == "AutoAttack"]
     enough = (of for of in attacks if len(of.rows) >= FIRST)
     return next((f"{robust_rate(of.rows[:FIRST])}{mark(of.verified)}" for of in enough), "")
@@ -122,10 +123,10 @@ def withstood(folder: Path) -> str:
 
 def table(kept: Path, published: Path) -> str:
     """The accuracies of each training, the most robust first, and of a published network under the same attacks."""
-    lines = [(line, folder) for folder in [*kept.glob("*"), published] if (line := reached(folder))]
+    lines = [(line, folder) for folder in [*kept.glob("*"), published] if (line := pgd_result(folder))]
     body = [
         f"| {line.run} | {how(folder)} | {100 * line.clean.value:.2f} | {line.robust}{mark(line.verified)} | "
-        f"{withstood(folder)} |"
+        f"{autoattack_accuracy(folder)} |"
         for line, folder in sorted(lines, key=lambda item: -item[0].robust.value)
     ]
     how_trained = "| training | learning rate | passes per image | images seen |"
@@ -135,17 +136,19 @@ def table(kept: Path, published: Path) -> str:
 
 
 def sentence(folder: Path) -> str:
-    """The accuracies of a training, for the page of its method; also for other rates than the one the trials chose."""
-    if not reached(folder):
+    """The accuracies of a training for the page of its method, also at learning rates that were not chosen."""
+    if not pgd_result(folder):
         return "Not trained side by side with the others yet."
-    beside = sorted(folder.parent.glob(f"{folder.name}-lr-*"))
-    others = [f" At a rate of {rate_of(other)} instead of {rate_of(folder)}: {accuracies(other)}." for other in beside]
+    other_rates = sorted(folder.parent.glob(f"{folder.name}-lr-*"))
+    others = [
+        f" At a rate of {rate_of(other)} instead of {rate_of(folder)}: {accuracies(other)}." for other in other_rates
+    ]
     shown = f"Ten minutes of two cores, MNIST, linf .3: {accuracies(folder)}.{''.join(others)}"
-    return f"{shown} All eight [side by side](results.md#side-by-side)."
+    return textwrap.fill(f"{shown} All eight [side by side](results.md#side-by-side).", 118, break_on_hyphens=False)
 
 
 def accuracies(folder: Path) -> str:
-    line = reached(folder)
+    line = pgd_result(folder)
     return f"clean {100 * line.clean.value:.2f}, PGD-40 {line.robust}" if line else "not attacked yet"
 
 
@@ -168,9 +171,13 @@ if __name__ == "__main__":
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/side-by-side"))
     parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--lr", type=float, help="this learning rate, without trials, beside the one that they chose")
+    parser.add_argument(
+        "--lr",
+        type=float,
+        help="train with this learning rate, without trials, in addition to the one chosen by trials",
+    )
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--collect", type=Path, help="copy what the table is made of here, and train nothing")
+    parser.add_argument("--collect", type=Path, help="copy the sources of the table to this folder, and train nothing")
     given = parser.parse_args()
     if given.collect:
         collect(given.out, given.collect)

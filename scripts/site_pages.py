@@ -1,7 +1,8 @@
-"""Hooks of mkdocs: the Markdown pages in the repository's root become pages of the site, and links fit both.
+"""Hooks of mkdocs: the Markdown pages in the repository's root become pages of the site, with links that work there.
 
-A link is written as it works on a code host, relative to its file. On the site, one to another page leads to that page;
-one to anything else in the repository (`results/`, a licence) becomes its plain text, as the site does not hold it.
+Links in the repository are relative to their file, as code hosts expect. On the site, a link to another page leads to
+that page; a link to any other file of the repository (`results/`, a licence) becomes plain text, since the site does
+not contain the file.
 """
 
 import ast
@@ -52,7 +53,7 @@ def rewritten(markdown: str, source: str, page: str) -> str:
         elif str(path) in PAGES:
             found = PAGES[str(path)]
         else:
-            return link[0] if picture else text  # a picture that the site lacks fails the build
+            return link[0] if picture else text  # a missing picture must fail the build
         return f"{picture}[{text}]({relpath(found, PurePosixPath(page).parent)}{anchor})"
 
     parts = re.split(r"(^```.*?^```)", markdown, flags=re.DOTALL | re.MULTILINE)

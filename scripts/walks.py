@@ -4,11 +4,12 @@ python scripts/walks.py                          now; about a minute on one core
 PYTHONPATH=OLDER/src python scripts/walks.py     an older checkout: it drives commands and finds functions by name
 
 train    `atent train own-images`, from the first image file read to the first weight update
-strong   `atent attack --suite strong --examples 1`, from the image read to the last of its rows written
+strong   `atent attack --suite strong --examples 1`, from the image read to its row written, for each attack
 certify  `atent certify --examples 1`, from the image read to its certificate written
 
 Callers on the stack at the start count. Each command runs twice and the second run is traced, so that imports do not
-count. Errors, progress and storage are left out.
+count. Errors, progress and storage are left out. Where a command makes several walks, one per row, the longest is
+listed, and after it the modules that all of them enter together.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ class Walk:
     def __init__(self, begin: str, end: str | None = None) -> None:
         self.begin, self.end = begin, end or begin
         self.inside = self.over = False
-        self.modules = dict[str, None]()
+        self.walks: list[dict[str, None]] = []
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         if self.over or event not in ("call", "return") or not _is_ours(frame):
@@ -59,6 +60,7 @@ class Walk:
         if event == "call":
             if name == self.begin and not self.inside:
                 self.inside = True
+                self.walks.append({})
                 self.note(*reversed(list(_callers(frame))))
             if self.inside:
                 self.note(frame)
@@ -69,7 +71,7 @@ class Walk:
         for frame in frames:
             module = str(frame.f_globals["__name__"]).removeprefix("atent.")
             if module.partition(".")[0] not in NOT_COUNTED:
-                self.modules[module] = None
+                self.walks[-1][module] = None
 
 
 def _is_ours(frame: FrameType) -> bool:
@@ -95,7 +97,8 @@ def atent(command: str) -> None:
                 raise RuntimeError(f"{command}: {printed.getvalue()}") from None
 
 
-def trace(command: str, *ends: str) -> list[str]:
+def trace(command: str, *ends: str) -> list[list[str]]:
+    """The modules of each walk that the command makes."""
     walk = Walk(*ends)
     threading.setprofile(walk)
     sys.setprofile(walk)
@@ -104,7 +107,7 @@ def trace(command: str, *ends: str) -> list[str]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    return list(walk.modules)
+    return [list(modules) for modules in walk.walks]
 
 
 def write_images(folder: str) -> None:
@@ -123,6 +126,9 @@ if __name__ == "__main__":
         atent(f"{WALKS['train'][0]} --out trained")
         for name, (command, ends) in WALKS.items():
             atent(f"{command} --out {name}-0")
-            modules = trace(f"{command} --out {name}-1", *ends)
-            whole = trace(f"{command} --out {name}-2", "main")
-            print(f"{name} ({len(modules)}; the whole command {len(whole)}): {', '.join(modules)}")
+            walks = trace(f"{command} --out {name}-1", *ends)
+            (whole,) = trace(f"{command} --out {name}-2", "main")
+            longest, together = max(walks, key=len), dict.fromkeys(module for walk in walks for module in walk)
+            print(f"{name} ({len(longest)}; the whole command {len(whole)}): {', '.join(longest)}")
+            if len(walks) > 1:
+                print(f"  {len(walks)} walks together ({len(together)}): {', '.join(together)}")

@@ -1,20 +1,16 @@
 """APGD: its curves against the authors' library, its checkpoints against the paper's table, its passes and its words."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.attacks import Apgd, Pgd
-from atent.attacks.apgd import LOSS, ascend_adaptively, checkpoints
-from atent.errors import UserError
-from atent.losses import targeted_dlr
-from atent.network import counted
+from atent.attacks.apgd import LOSS, ascend_adaptively
 from atent.randomness import normal_like, spawn, uniform_like
 from atent.threat import Threat
-from toys import THREATS, generator, two_class_linear
+from toys import THREATS, generator
 
 LossName = Literal["cross-entropy", "dlr", "dlr-targeted"]
 STEPS = 20

@@ -224,7 +224,7 @@ def test_another_recipe_does_not_overwrite_a_run(run: Path, capsys: pytest.Captu
     assert (run / "last.safetensors").read_bytes() == before
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "atent", "train", "demo", f"--out={tmp_path}", "--threads=1", *SETTINGS]
     process = subprocess.Popen([*command, "--set=epochs=500"], stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "last.safetensors").exists():

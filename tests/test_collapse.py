@@ -25,7 +25,7 @@ from short_runs import TINY
 )
 def test_a_collapse_is_less_than_half_of_what_there_was(robust: list[float], expected: bool) -> None:
     assert collapsed([{"robust": value, "clean": 0.8} for value in robust], constant=0.1) is expected
-    assert not collapsed([{"loss": 1.0}], constant=0.1)  # no held-out images, no judgement
+    assert not collapsed([{"loss": 1.0}], constant=0.1)  # no held-out images, no evaluation
 
 
 def test_a_first_epoch_of_constant_answers_is_nothing_to_fall_from() -> None:
@@ -68,9 +68,9 @@ def test_a_training_that_diverges_stops_too_and_is_not_called_overfitting(
 @pytest.mark.parametrize(
     ("changes", "caution"),
     [
-        ({"validation": 0}, "with validation = 0 nothing notices"),
-        ({"monitor.name": "fgsm"}, r"a monitor of one step \(fgsm\)"),
-        ({"monitor.steps": 1}, r"a monitor of one step \(pgd\)"),
+        ({"validation": 0}, "with validation = 0 a collapse of single-step training is not detected"),
+        ({"monitor.name": "fgsm"}, r"a monitor with one step \(fgsm\)"),
+        ({"monitor.steps": 1}, r"a monitor with one step \(pgd\)"),
         ({}, "^$"),
         ({"validation": 0, "defense.name": "pgd-at"}, "^$"),
     ],
@@ -106,7 +106,7 @@ def test_a_training_that_collapses_stops_and_says_so(
         assert "collapsed from" in said[-1]
         assert "catastrophic overfitting" in said[-1]
         info = load_tensors(run.best)[1]
-        assert f"holds epoch {info['log']['epoch']}" in said[-1]
+        assert f"has the weights of epoch {info['log']['epoch']}" in said[-1]
         assert info["log"]["epoch"] < 3
     assert len(fit(recipe, tmp_path, how=TrainingOptions(say=said.append)).history()) == epochs  # it stays stopped
 

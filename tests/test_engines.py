@@ -1,7 +1,11 @@
-"""Attacks of other libraries: inside the threat or judged by their size, seeded, and the network as it was."""
+"""Attacks of other libraries: inside the threat or evaluated by their size, seeded, and the network as it was."""
 
+import contextlib
 import copy
+import logging
 import random
+import re
+import signal
 from typing import Any
 
 import numpy as np
@@ -12,10 +16,11 @@ from torch import Tensor, nn
 from atent.attacks import make_attack
 from atent.attacks.external.autoattack import parts
 from atent.attacks.external.libraries import seeded
-from atent.attacks.protocols import title_of
+from atent.attacks.protocols import check_points, title_of
 from atent.errors import UserError
-from atent.evaluation.attack import attack_batch, check_points
+from atent.evaluation.attack import attack_batch
 from atent.models import Shape
+from atent.progress import progress, stop_requests
 from atent.threat import Threat
 from toys import THREATS, generator, small_batch, small_network, stand_in, two_class_linear
 
@@ -30,6 +35,7 @@ MINIMAL: list[dict[str, Any]] = [
     {"name": "foolbox:LinfDeepFoolAttack", "steps": 5},
     {"name": "art:DeepFool", "max_iter": 3},
 ]
+WEAK = 0.3  # of a threat: some images break, not all
 engines = pytest.mark.parametrize("settings", BOUNDED + MINIMAL, ids=lambda settings: settings["name"])
 threats = pytest.mark.parametrize("threat", THREATS, ids=str)
 
@@ -88,7 +94,7 @@ def test_a_linear_network_falls_within_its_distance_and_not_before(settings: dic
 
 
 @pytest.mark.filterwarnings("ignore::atent.errors.ThreatWarning")  # the whole box on purpose
-def test_a_minimal_engine_is_judged_by_its_distance_in_the_threats_norm() -> None:
+def test_a_minimal_engine_is_evaluated_by_its_distance_in_the_threats_norm() -> None:
     images = stand_in(Shape((1, 6, 6), 3), 20)
     attack = make_attack(MINIMAL[0])
     far, near = (
@@ -125,6 +131,77 @@ def test_autoattack_leaves_out_what_few_classes_do_not_define(capsys: pytest.Cap
         assert parts("standard", 3) == ("apgd-ce", "apgd-dlr", "fab-t", "square")
     assert capsys.readouterr().err.count("\n") == 1
     assert parts("standard", 2) == ("apgd-ce", "fab-t", "square")
+
+
+def library_points(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, steps: int, queries: int) -> Tensor:
+    """What pyautoattack returns when it is called as its own documentation does."""
+    seed = int(torch.randint(2**31, (), generator=generator()))
+    norm: Any = {"linf": "Linf", "l2": "L2"}[threat.norm]
+    suite = pytest.importorskip("pyautoattack").AutoAttack(model, norm=norm, eps=threat.eps, seed=seed)
+    suite.apgd.n_iter = suite.apgd_targeted.n_iter = suite.fab.n_iter = steps
+    suite.square.n_queries = queries
+    points: Tensor = suite.run_standard_evaluation(x, y, batch_size=len(x))[0]
+    return points
+
+
+@threats
+def test_autoattack_is_the_librarys_and_reports_its_parts(
+    threat: Threat,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("atent.progress.SECONDS_BETWEEN_LINES", 0.0)
+    model, log = small_network(10).eval(), logging.getLogger("auto-attack")
+    x, y = right_batch(model)
+    weak, before = threat.scaled(WEAK), (log.level, log.disabled, [*log.filters], [*log.handlers])
+    attack = make_attack({"name": "autoattack", "steps": 3, "queries": 10})
+    with progress("AutoAttack", 8, "images"):
+        points = attack(model, x, y, weak, generator())
+    assert (log.level, log.disabled, log.filters, log.handlers) == before
+    assert caplog.records == []
+    said = capsys.readouterr().err
+    reports = re.findall(r"- left  (\S+), (\d) images left, (\d+) passes\n", said)
+    parts_met, images, passes = zip(*reports, strict=True)
+    assert len(reports) == said.count("\n")
+    assert [*dict.fromkeys(parts_met)] == ["checks", *parts("standard", 10)]
+    assert [*map(int, passes)] == [*range(1, len(passes) + 1)]
+    plain = library_points(model, x, y, weak, steps=3, queries=10)
+    assert torch.equal(points, plain)
+    assert (int(images[0]), int(images[-1])) == (8, int((model(plain).argmax(1) == y).sum()))
+    assert 0 < int(images[-1]) < 8
+
+
+@pytest.mark.parametrize("settings", [BOUNDED[0], BOUNDED[2]], ids=lambda settings: settings["name"])
+def test_an_engine_reports_its_passes(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("atent.progress.SECONDS_BETWEEN_LINES", 0.0)
+    model, passes = small_network(), []
+    x, y = right_batch(model)
+    with model.register_forward_hook(lambda *_: passes.append(1)), progress("attack", 8, "images"):
+        make_attack(settings)(model, x, y, THREATS[0], generator())
+    assert re.findall(r"- left  (\d+) passes\n", capsys.readouterr().err) == [*map(str, range(1, len(passes) + 1))]
+
+
+@pytest.mark.parametrize("signals", [(20,), (20, 30)], ids=["one", "two"])
+def test_the_first_signal_lets_autoattack_finish_and_the_second_does_not(signals: tuple[int, ...]) -> None:
+    model, passes = small_network(4).eval(), 0
+    x, y = right_batch(model)
+    attack = make_attack({"name": "autoattack", "steps": 2, "queries": 5})
+
+    def interrupt(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+        if passes in signals:
+            signal.raise_signal(signal.SIGINT)
+
+    stopped = pytest.raises(KeyboardInterrupt) if len(signals) == 2 else contextlib.nullcontext()
+    with stop_requests() as stop, progress("AutoAttack", 8, "images"), model.register_forward_hook(interrupt), stopped:
+        attack(model, x, y, THREATS[0].scaled(WEAK), generator())
+    assert stop == [signal.SIGINT]
+    assert (passes == 30) == (len(signals) == 2)
+    assert passes >= 30
 
 
 @pytest.mark.parametrize("version", ["standard", "plus", "rand"])

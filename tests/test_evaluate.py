@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import Attack, Pgd
+from atent.attacks.protocols import check_points
 from atent.errors import UserError
-from atent.evaluation.attack import attack_batch, attack_images, attack_target, check_points
+from atent.evaluation.attack import attack_batch, attack_images, attack_target
 from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
 from atent.models import Shape
 from atent.network import predict, repeat
 from atent.report.tables import class_results, finished, result_lines, results, worst_case
-from atent.smoothing.smoothed import Smoothed
 from atent.storage.row_file import RowFile
 from atent.storage.rows import ATTACK, Row, median_distance, rate
 from atent.threat import Threat
@@ -28,7 +28,7 @@ def rows_of() -> list[list[Row]]:
     return list(attack_images(small_network(), IMAGES, Pgd(steps=2), THREATS[0], batch=8))
 
 
-def test_rows_say_what_the_network_says() -> None:
+def test_rows_contain_the_predictions() -> None:
     rows = [row for batch in rows_of() for row in batch]
     model = small_network().eval()
     x, y = IMAGES.batch(slice(None))
@@ -54,7 +54,7 @@ def untimed(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kept", range(1, 22))
-def test_a_killed_attack_goes_on_and_ends_with_the_same_rows_and_costs(kept: int, tmp_path: Path) -> None:
+def test_a_killed_attack_resumes_and_ends_with_the_same_rows_and_costs(kept: int, tmp_path: Path) -> None:
     """Killed after any line, in the middle of the next."""
     whole = run(tmp_path / "whole")
     lines = whole.read_text().splitlines(keepends=True)
@@ -82,7 +82,7 @@ def test_a_finished_attack_stays_whichever_version_wrote_it(tmp_path: Path) -> N
     before = path.read_bytes()
     assert run(tmp_path) == path
     assert path.read_bytes() == before
-    path.write_text("\n".join([json.dumps(older | {"version": "0.0.1"}), *lines[:9]]) + "\n")  # unfinished: anew
+    path.write_text("\n".join([json.dumps(older | {"version": "0.0.1"}), *lines[:9]]) + "\n")  # unfinished
     run(tmp_path)
     assert RowFile(ATTACK, path).read().header["version"] != "0.0.1"
 
@@ -116,7 +116,7 @@ class Away:
 
 def test_a_minimal_attack_breaks_what_it_found_within_the_radius(tmp_path: Path) -> None:
     class Knows(nn.Module):
-        """Says the label, but for pictures that were changed."""
+        """Predicts the label of a clean image, and class 3 for a changed one."""
 
         def forward(self, x: Tensor) -> Tensor:
             clean, y = IMAGES.batch(slice(None))
@@ -137,7 +137,7 @@ def test_a_minimal_attack_breaks_what_it_found_within_the_radius(tmp_path: Path)
 
 @pytest.mark.parametrize(("names", "shown"), [(("title", "label"), "title"), (("label",), "label"), ((), "it")])
 def test_rows_have_the_title_of_a_users_attack(names: tuple[str, ...], shown: str, tmp_path: Path) -> None:
-    """Before it was `title`, it was `label`; an attack without a title goes by the name that it was made of."""
+    """`title` comes before `label`, its older name; an attack without either has the name in its settings."""
 
     class Nothing:
         def __call__(self, model: nn.Module, x: Tensor, *_: Any) -> Tensor:  # noqa: ARG002
@@ -145,34 +145,6 @@ def test_rows_have_the_title_of_a_users_attack(names: tuple[str, ...], shown: st
 
     attack = type("Mine", (Nothing,), {name: name for name in names})()
     assert RowFile(ATTACK, run(tmp_path, attack)).read().header["label"] == shown
-
-
-def test_rows_of_networks_smoothed_otherwise_are_not_joined(tmp_path: Path) -> None:
-    """Old rows say `judged`. Of the same network, only attacks on the same version of it make a worst case."""
-    ways: list[dict[str, Any]] = [
-        {},
-        {"judged": "smoothed 0.5"},
-        {"smooth": 0.5, "draws": 16},
-        {"smooth": 0.5, "draws": 4},
-        {"smooth": 0.25, "draws": 16},
-    ]
-    rows = [json.dumps(Row(index=k, label=1, clean=1, adversarial=1, size=0.0, robust=True)) for k in range(20)]
-    (tmp_path / "attack").mkdir()
-    for k, way in enumerate(ways):
-        (tmp_path / "attack" / f"{k}.jsonl").write_text("\n".join([json.dumps(HEADER | way), *rows]) + "\n")
-    names = ["", ", smoothed 0.25, 16 draws", ", smoothed 0.5", ", smoothed 0.5, 16 draws", ", smoothed 0.5, 4 draws"]
-    assert [met.run.removeprefix(tmp_path.name) for met in finished(tmp_path)] == names
-    assert all(line.attack == "PGD-2" for line in results(tmp_path))
-
-
-def test_a_smoothed_network_costs_its_draws_and_does_not_depend_on_earlier_batches() -> None:
-    smoothed, parts = Smoothed(small_network(), 1.0, draws=3), [slice(0, 10), slice(10, 20)]
-    first, second = (attack_batch(smoothed, IMAGES, part, Pgd(steps=2), THREATS[1]) for part in parts)
-    again = attack_batch(Smoothed(small_network(), 1.0, draws=3), IMAGES, parts[1], Pgd(steps=2), THREATS[1])
-    assert again.rows == second.rows
-    assert torch.equal(again.x_adv, second.x_adv)
-    # One pass to see which are right, one over eight images to see whether it is random, two steps.
-    assert (first.cost.forward, first.cost.backward) == (3 * (10 + 8 + 20), 3 * 20)
 
 
 def test_only_a_change_beyond_rounding_is_random() -> None:
@@ -212,7 +184,7 @@ def test_tables_by_class_and_by_radius(tmp_path: Path) -> None:
         assert sum(c.robust.value * c.examples for c in classes) == pytest.approx(20 * line.robust.value)
 
 
-def test_other_settings_start_anew_in_another_file(tmp_path: Path) -> None:
+def test_other_settings_have_another_file(tmp_path: Path) -> None:
     def place(**changes: Any) -> Path:
         return RowFile.of(ATTACK, tmp_path, HEADER | changes).path
 

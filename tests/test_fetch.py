@@ -77,8 +77,8 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     return "toy"
 
 
-def use(monkeypatch: pytest.MonkeyPatch, **ways: fetching.Way) -> None:
-    monkeypatch.setitem(fetching.WAYS, "toy", ways)
+def use(monkeypatch: pytest.MonkeyPatch, **ways: fetching.Downloader) -> None:
+    monkeypatch.setitem(fetching.DOWNLOADERS, "toy", ways)
 
 
 def quiet(line: str) -> None:

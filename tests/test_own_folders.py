@@ -10,7 +10,7 @@ from PIL import Image
 
 from atent.data.dataset import load, open_data
 from atent.data.decode import Files, decode, read_header
-from atent.data.folder import look_into, recorded_folder
+from atent.data.folder import recorded_folder, scan_folder
 from atent.data.images import Images, Split, epoch_batches
 from atent.errors import UserError
 from atent.recipe import load_recipe
@@ -86,7 +86,7 @@ def test_a_digest_tells_other_test_images_and_another_cut(folder: Path) -> None:
 
 
 def test_a_record_keeps_what_was_there(folder: Path) -> None:
-    first = look_into(folder, None, 0.2)
+    first = scan_folder(folder, None, 0.2)
     record = json.loads(json.dumps(first.record))
     picture(folder / "hat" / "later.png", np.full((8, 6), 99, np.uint8))
     assert recorded_folder(folder, record) == first

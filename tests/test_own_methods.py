@@ -134,7 +134,11 @@ def test_a_users_monitor_says_that_it_makes_one_step() -> None:
     [
         ("threat.eps >= 0.3", {}, ""),
         ("threat.eps >= 0.4", {}, "eps 0.3 does not do"),
-        ("threat.eps >= 0.3", {"warmup": 0.5}, "at a small eps of the warm-up, eps 0.0003 does not do.*eps_warmup = 0"),
+        (
+            "threat.eps >= 0.3",
+            {"warmup": 0.5},
+            "at a small eps during the warm-up, eps 0.0003 does not do.*eps_warmup = 0",
+        ),
         ("threat.eps >= 0.3", {"warmup": 0.5, "eps_warmup": 0}, ""),
     ],
 )

@@ -1,10 +1,9 @@
 """The front page keeps its promises: commands and Python run, tables and picture are those that the rows give."""
 
+import importlib
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from atent.data.download import WAYS
+from atent.data.download import DOWNLOADERS
 from atent.defenses import DEFENSES
 from atent.defenses.cost import passes_per_image
 from test_cli import atent
@@ -54,7 +53,7 @@ def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for command in commands:
         words = command.replace("--data mnist ", "--data mnist-small ")
         if words.startswith("atent data fetch"):  # tests do not download
-            assert words.split()[-1] in WAYS
+            assert words.split()[-1] in DOWNLOADERS
             continue
         if "my_package" in words or "runs/mine" in words:  # as in docs/your-own.md, whose commands are run below
             continue
@@ -149,19 +148,16 @@ def test_methods_cost_and_come_from_where_the_table_says(name: str) -> None:
     assert all(address in page for address in re.findall(r"\((https:[^)]*)\)", paper))
 
 
-def test_tables_and_picture_are_those_that_the_rows_give() -> None:
+def test_tables_and_picture_are_those_that_the_rows_give(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the picture: the points that it carries as its description, which is written with it."""
-    filled_pages = "{page: fill_tables.filled(page) for page in fill_tables.PAGES}"
-    code = f"import fill_tables, json, robustness_curve as c; print(json.dumps([{filled_pages}, c.description()]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT / "scripts", capture_output=True, text=True, encoding="utf-8", check=True
-    )
-    pages, description = json.loads(done.stdout)
-    assert {"README.md", "docs/results.md", "docs/atent.md", "docs/trades.md", "docs/entropy-sgd.md"} < pages.keys()
-    for page, filled in pages.items():
-        assert filled == (ROOT / page).read_text(encoding="utf-8"), page
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    tables, curve = (importlib.import_module(name) for name in ("fill_tables", "robustness_curve"))
+    pages = {"README.md", "docs/results.md", "docs/atent.md", "docs/trades.md", "docs/entropy-sgd.md"}
+    assert pages < tables.PAGES.keys()
+    for page in tables.PAGES:
+        assert tables.filled(page) == (ROOT / page).read_text(encoding="utf-8"), page
     picture = ElementTree.parse(ROOT / "docs" / "robustness.svg")
-    assert picture.findtext(".//{http://purl.org/dc/elements/1.1/}description") == description
+    assert picture.findtext(".//{http://purl.org/dc/elements/1.1/}description") == curve.description()
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)

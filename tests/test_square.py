@@ -8,15 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.attacks import Square
-from atent.attacks.square import BLOCK, HALVED_AFTER, Bumps, Signs, bump, draw, share, try_squares
-from atent.errors import UserError
+from atent.attacks.square import BLOCK, Bumps, Signs, draw, try_squares
 from atent.losses import margin
-from atent.network import counted
 from atent.randomness import spawn
 from atent.threat import Threat
-from test_apgd import Watched, curved_network, right_batch
-from toys import THREATS, generator, linear
+from test_apgd import Watched
+from toys import THREATS, generator
 
 QUERIES = 20
 threats = pytest.mark.parametrize("threat", THREATS, ids=str)

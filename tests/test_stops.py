@@ -1,4 +1,4 @@
-"""Signals, kills, full disks and losses that are not finite: what a training leaves behind, and how it goes on."""
+"""Signals, kills, full disks and losses that are not finite: what a training leaves behind, and how it resumes."""
 
 import math
 import os
@@ -22,6 +22,7 @@ from atent.defenses import Term
 from atent.errors import Interrupted, UserError
 from atent.evaluation.target import open_target
 from atent.network import Shape
+from atent.recipe import Recipe
 from atent.storage.files import load_tensors, save_tensors
 from atent.storage.run import Run
 from atent.training.fit import fit
@@ -32,27 +33,30 @@ from toys import own_folder
 
 SGD: dict[str, object] = {"optimizer__name": "sgd", "optimizer__lr": 0.01}
 ENTROPY: dict[str, object] = {"optimizer__name": "entropy-sgd", "optimizer__steps": 2, "optimizer__growth": 0.1}
+DEMO: dict[str, object] = {"model": "small-cnn"}  # its chain, its network and an average of the weights
 ADAM: dict[str, object] = {"optimizer__name": "adam"}
 MMA: dict[str, object] = {"defense__name": "mma", "defense__steps": 1}
-BATCHNORM: dict[str, object] = {"model": f"{__name__}:batchnorm_network", "averaging": 0.997}
 
 
-def batchnorm_network(shape: Shape) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 4, 3, stride=4), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(shape.classes))
+def small_model(shape: Shape) -> nn.Module:
+    """BatchNorm, dropout and weights of a few thousand numbers: a training takes a fraction of a second."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=4), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(), nn.LazyLinear(shape.classes)
+    )
+
+
+def small(**changes: object) -> Recipe:
+    return tiny(**{"model": f"{__name__}:small_model", **changes})
 
 
 @pytest.mark.parametrize(
     ("methods", "stop_at"),
     [
-        *((SGD, k) for k in (1, 3, 4, 6)),
-        (ADAM, 3),
+        *((SGD, k) for k in (3, 4, 6)),
         (ADAM, 6),
-        (ENTROPY, 3),
         (ENTROPY, 6),
-        (MMA, 3),
         (MMA, 6),
-        (BATCHNORM, 3),
-        (BATCHNORM, 6),
+        (DEMO, 6),
     ],
     ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else str(value),
 )
@@ -60,7 +64,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int, methods: dict[str, object]
 ) -> None:
     """Stopped inside or at the end of an epoch; the signal comes while a batch is being trained."""
-    recipe = tiny(**methods)
+    recipe = small(**methods)
     whole = fit(recipe, tmp_path / "whole", how=QUIET)
     step, steps = train_step, 0
 
@@ -80,24 +84,24 @@ def test_an_interrupted_run_resumes_bit_for_bit(
 
 
 def test_what_a_killed_write_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
-    run = fit(tiny(epochs=1), tmp_path, how=QUIET)
+    run = fit(small(epochs=1), tmp_path, how=QUIET)
     (tmp_path / ".last.safetensors.abc.part").write_bytes(b"half")
-    fit(tiny(epochs=1), tmp_path, how=QUIET)
+    fit(small(epochs=1), tmp_path, how=QUIET)
     assert not list(tmp_path.glob(".*.part"))
     assert run.last.stat().st_mode & 0o444 == 0o444  # others may read it
 
 
 @pytest.mark.parametrize("damage", ["foreign", "torn", "another recipe"])
 def test_a_last_state_that_is_not_this_trainings_is_refused(tmp_path: Path, damage: str) -> None:
-    run = fit(tiny(epochs=1), tmp_path, how=QUIET)
-    recipe = tiny(epochs=1)
+    run = fit(small(epochs=1), tmp_path, how=QUIET)
+    recipe = small(epochs=1)
     if damage == "foreign":
         save_tensors(run.last, {"a": torch.zeros(2)}, {})
     elif damage == "torn":
         run.last.write_bytes(run.last.read_bytes()[:1000])
     else:
         run.recipe_file.unlink()
-        recipe = tiny(epochs=1, seed=1)
+        recipe = small(epochs=1, seed=1)
     with pytest.raises(UserError, match="different: seed" if damage == "another recipe" else "last.safetensors"):
         fit(recipe, tmp_path, how=QUIET)
 
@@ -111,10 +115,10 @@ def test_the_state_is_saved_every_so_many_batches(tmp_path: Path, monkeypatch: p
         save(self, *arguments)
 
     monkeypatch.setattr(State, "save", watched)
-    fit(tiny(epochs=1), tmp_path / "batches", how=replace(QUIET, checkpoint_batches=2))
+    fit(small(epochs=1), tmp_path / "batches", how=replace(QUIET, checkpoint_batches=2))
     assert saved == [(0, 2), (0, 4), (1, 0)]
     saved.clear()
-    fit(tiny(epochs=1), tmp_path / "minutes", how=replace(QUIET, checkpoint_minutes=0))
+    fit(small(epochs=1), tmp_path / "minutes", how=replace(QUIET, checkpoint_minutes=0))
     assert saved[0] == (0, 1)
 
 
@@ -185,16 +189,16 @@ def test_a_disk_that_cannot_be_written_is_named(
 
 
 def test_a_finished_run_is_left_alone(tmp_path: Path) -> None:
-    run = fit(tiny(epochs=1), tmp_path, how=QUIET)
+    run = fit(small(epochs=1), tmp_path, how=QUIET)
     before = run.last.read_bytes()
-    fit(tiny(epochs=1), tmp_path, how=QUIET)
+    fit(small(epochs=1), tmp_path, how=QUIET)
     assert run.last.read_bytes() == before
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fit(tiny(epochs=2), tmp_path / "good", how=QUIET)
+    fit(small(epochs=2), tmp_path / "good", how=QUIET)
     step, steps = train_step, 0
 
     def spoiled(model: Any, optimizer: Any, defense: Any, *rest: Any) -> Any:
@@ -210,6 +214,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(
 
     monkeypatch.setattr("atent.training.fit.train_step", spoiled)
     with pytest.raises(UserError, match=r"epoch 2, batch 1 is not finite.*last\.safetensors"):
-        fit(tiny(epochs=2), tmp_path / "bad", how=QUIET)
+        fit(small(epochs=2), tmp_path / "bad", how=QUIET)
     monkeypatch.undo()
-    assert_same_run(fit(tiny(epochs=2), tmp_path / "bad", how=QUIET), Run(tmp_path / "good"))
+    assert_same_run(fit(small(epochs=2), tmp_path / "bad", how=QUIET), Run(tmp_path / "good"))

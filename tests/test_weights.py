@@ -128,7 +128,7 @@ def test_missing_and_surplus_tensors_are_named(tmp_path: Path) -> None:
         load_weights(make(), tmp_path / "more.pt")
     del tensors[f"{HEAD}.bias"]
     torch.save(tensors, tmp_path / "less.pt")
-    with pytest.raises(UserError, match=r"there is no classifier\.fc3\.bias"):
+    with pytest.raises(UserError, match=r"it has no classifier\.fc3\.bias"):
         load_weights(make(), tmp_path / "less.pt")
 
 

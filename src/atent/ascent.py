@@ -1,4 +1,4 @@
-"""The inner loop, written once: climb a per-example objective near x. Every attack and defense here runs it.
+"""The inner loop, written once: ascent on a per-example objective near x. Attacks and defenses here use it.
 
 No noise and no pull: projected gradient ascent (PGD). Noise and pull: ATENT's Langevin chain. Another objective:
 another method.
@@ -46,11 +46,11 @@ def ascend(
     The clamp is to the pixel box; the total displacement x' - x is projected to the ball at the last step, at every
     step, or never. Points of a chain that is not projected may leave the ball; an eps of 0 yields x.
 
-    A taker that evaluates the objective at a yielded point and back-propagates has computed the gradient that the
+    A caller that evaluates the objective at a yielded point and back-propagates has computed the gradient that the
     chain needs next. It leaves it in `point.grad` (see `keep_own_gradient`), and the chain runs no second pass.
 
-    A taker that is done with some examples sends the mask of those to keep, and the batch shrinks to them: `send`
-    answers with their part of the same point, and the next point is theirs. The objective must then expect the smaller
+    A caller that needs some examples no longer sends the mask of those to keep, and the batch shrinks to them: `send`
+    returns their part of the same point, and the loop continues with them. The objective must then expect the smaller
     batch.
     """
     if steps < 1:
@@ -80,7 +80,7 @@ def ascend(
 
 
 def last(points: Iterator[Tensor]) -> Tensor:
-    """The point where a chain ends."""
+    """The last point of a chain."""
     return deque(points, maxlen=1).pop()
 
 
@@ -103,12 +103,15 @@ def keep_own_gradient(point: Tensor, loss: Tensor) -> None:
 
 
 def step_size(radius: Radius, steps: int, step: float | None, reach: float) -> Radius | float:
-    """The step given, or the one with which `steps` of them travel `reach` radii."""
+    """The given step, or the one with which `steps` steps have a total length of `reach` radii."""
     return reach * radius / steps if step is None else step
 
 
 def radius_after(pull: float, steps: int, step: float) -> float:
-    """How far K unit steps go against the pull: (1 - (1 - step pull)^K) / pull, from x, with no noise and no box."""
+    """The distance from x after K steps in one direction with this pull, without noise and box:
+
+    (1 - (1 - step pull)^K) / pull
+    """
     return steps * step if pull == 0 else (1 - (1 - step * pull) ** steps) / pull
 
 
@@ -119,7 +122,7 @@ def noise_for(std: float, pull: float, steps: int, step: float) -> float:
 
 
 def solved_pull(pull: Pull, threat: Threat, steps: int, step: float | None, reach: float) -> float:
-    """The pull given, or where it is "auto" the one that this threat needs; refused where there is none."""
+    """The given pull, or for "auto" the one that this threat needs; a UserError if there is none."""
     return auto_pull(threat.eps, steps, step_size(threat.eps, steps, step, reach)) if pull == "auto" else pull
 
 

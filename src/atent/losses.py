@@ -26,7 +26,7 @@ def margin(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def dlr(logits: Tensor, y: Tensor) -> Tensor:
-    """The margin over the difference of the largest and third largest logit: independent of the logits' scale.
+    """The margin divided by the difference of the largest and third largest logit: independent of the logits' scale.
 
     Croce & Hein 2020, https://arxiv.org/abs/2003.01690, Eq. 6 (the difference of logits ratio).
     """

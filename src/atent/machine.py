@@ -39,7 +39,7 @@ def keep_freed_memory() -> bool:
 
 
 def ram_bytes() -> int:
-    """How much RAM the machine has, in bytes; 8 GiB where it does not say."""
+    """The machine's RAM in bytes; 8 GiB if the system does not report it."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows
@@ -59,7 +59,7 @@ def pick_device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"--device {name}: {reason}; 'cpu' always works, 'auto' picks the fastest there is") from None
+        raise UserError(f"--device {name}: {reason}; 'cpu' always works, 'auto' uses a GPU if there is one") from None
     return device
 
 

@@ -1,4 +1,4 @@
-"""What a method is, a frozen, checked dataclass whose fields are its hyper-parameters, and how names are looked up.
+"""A method is a frozen, checked dataclass whose fields are its hyper-parameters. Names of methods are looked up here.
 
 A name with a colon, `package.module:Name`, is the user's own and is imported.
 """
@@ -76,9 +76,9 @@ def import_object(name: str, kind: str) -> Any:
 
 
 def make(table: Mapping[str, T], settings: Mapping[str, Any], kind: str, where: str = "") -> Any:
-    """Build a method from `{"name": ..., field: value, ...}`; a wrong field is refused with the list of right ones.
+    """Build a method from `{"name": ..., field: value, ...}`; the error for an unknown field lists the known ones.
 
-    What a user's name leads to is called only if it is a class, and one that fits methods of this kind.
+    The object that a user's name leads to is called only if it is a class that fits methods of this kind.
     """
     if "name" not in settings:
         raise UserError(f"{kind} without a name; known: {', '.join(sorted(table))}{where and f' ({where})'}")
@@ -103,7 +103,7 @@ def make(table: Mapping[str, T], settings: Mapping[str, Any], kind: str, where: 
 
 
 def _check_class(found: object, name: str, kind: str) -> None:
-    """Refuse what is not a class, and a class whose objects are not called as methods of this kind are."""
+    """Refuse what is not a class, and a class whose objects cannot be called like methods of this kind."""
     arguments = _CALLED_WITH[kind]
     expected = f"expected a class with a method __call__(self, {', '.join(arguments)})"
     if not isinstance(found, type):
@@ -119,13 +119,13 @@ def _check_class(found: object, name: str, kind: str) -> None:
 
 def written_out(settings: Mapping[str, Any], method: object) -> dict[str, Any]:
     """The table that a method was made of, with every default in it (of a user's own class, if it is a dataclass)."""
-    if isinstance(known := getattr(method, "settings", None), Mapping):  # an outside engine has written them out
+    if isinstance(known := getattr(method, "settings", None), Mapping):  # of another library
         return dict(known)
     return {**settings, **(dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {})}  # type: ignore[arg-type]
 
 
 def defaults(method: object) -> dict[str, Any]:
-    """The values that fields of a method have unless others are given, as JSON has them; none if it is no dataclass."""
+    """The default values of a method's fields, as in JSON; empty if it is no dataclass."""
     if not dataclasses.is_dataclass(method):
         return {}
     parameters = inspect.signature(type(method)).parameters.values()
@@ -134,7 +134,7 @@ def defaults(method: object) -> dict[str, Any]:
 
 
 def chosen_by(defense: object) -> Choice:
-    """Which held-out accuracy chooses the best epoch: what a defense has as `chosen_by`, or else "robust"."""
+    """Which held-out accuracy chooses the best epoch: the defense's `chosen_by`, by default "robust"."""
     choice: Choice = getattr(defense, "chosen_by", "robust")
     if choice not in get_args(Choice):
         raise unknown("accuracy chosen_by", choice, get_args(Choice), type(defense).__name__)
@@ -142,7 +142,7 @@ def chosen_by(defense: object) -> Choice:
 
 
 def is_single_step(method: object) -> bool:
-    """Whether a defense or an attack makes one gradient step: its `single_step`, or else a field `steps` of 1."""
+    """Whether a defense or an attack makes one gradient step: its `single_step`, by default `steps == 1`."""
     return bool(getattr(method, "single_step", getattr(method, "steps", None) == 1))
 
 
@@ -152,7 +152,7 @@ def field_names(build: object) -> list[str]:
 
 
 def explain(error: ValidationError, where: str) -> str:
-    """Pydantic's first complaint as one line: the field, the value given, what is allowed, the place."""
+    """Pydantic's first error as one line: the field, the value given, what is allowed, the place."""
     first = error.errors(include_url=False, include_context=False)[0]
     # Parts such as "float" or "constrained-str" only name the branch of a union that was tried.
     depth = 3 if any(isinstance(part, int) for part in first["loc"]) else 2  # a list's item has fields of its own
@@ -161,6 +161,6 @@ def explain(error: ValidationError, where: str) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":
         return f"{where}: {field} is missing"
-    if isinstance(first["input"], dict) or not field:  # a table as a whole: the message says what is wrong in it
+    if isinstance(first["input"], dict) or not field:  # the error is about a whole table
         return f"{where}: {message}"
     return f"{where}: {field} = {first['input']!r}: {message[:1].lower()}{message[1:]}"

@@ -1,4 +1,4 @@
-"""A network in use: borrowed and given back as it was found, its answers checked, its passes counted."""
+"""A network in use: frozen for a while, its logits checked, its passes counted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ def borrowed(model: nn.Module, training: bool = False) -> Iterator[nn.Module]:
     modes = [(module, module.training) for module in model.modules()]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     try:
-        if not (training and model.training):  # layers that their owner froze stay so in a training network
+        if not (training and model.training):  # layers that the user froze stay in eval mode
             model.train(training)
         for parameter in trained:
             parameter.requires_grad_(False)
@@ -44,7 +44,7 @@ def borrowed(model: nn.Module, training: bool = False) -> Iterator[nn.Module]:
 
 @dataclass
 class Passes:
-    """Images that went forward; those whose logits were differentiated; and those of them to the weights."""
+    """The number of images in forward passes, in backward passes, and in backward passes to the weights."""
 
     forward: int = 0
     backward: int = 0
@@ -53,24 +53,24 @@ class Passes:
 
 @contextmanager
 def counted(model: nn.Module) -> Iterator[Passes]:
-    """Count the passes through the model until the end of the block; its hooks are then as before."""
+    """Count the passes through the model until the end of the block."""
     passes = Passes()
 
-    def came_back(gradient: Tensor) -> None:
+    def backward(gradient: Tensor) -> None:
         passes.backward += len(gradient)
 
-    def came_back_to_weights(gradient: Tensor) -> None:
-        came_back(gradient)
+    def backward_to_weights(gradient: Tensor) -> None:
+        backward(gradient)
         passes.to_weights += len(gradient)
 
-    def went_through(module: nn.Module, arguments: Any, logits: Any) -> None:  # noqa: ARG001 (a hook's)
+    def forward(module: nn.Module, arguments: Any, logits: Any) -> None:  # noqa: ARG001 (a hook's)
         if isinstance(logits, Tensor):
             passes.forward += len(logits)
             if logits.requires_grad:
                 trained = any(parameter.requires_grad for parameter in module.parameters())
-                logits.register_hook(came_back_to_weights if trained else came_back)
+                logits.register_hook(backward_to_weights if trained else backward)
 
-    hook = model.register_forward_hook(went_through)
+    hook = model.register_forward_hook(forward)
     try:
         yield passes
     finally:
@@ -79,7 +79,7 @@ def counted(model: nn.Module) -> Iterator[Passes]:
 
 @torch.no_grad()
 def answers(model: nn.Module, x: Tensor) -> Tensor:
-    """The logits of each image; a network that says NaN or the wrong shape is refused."""
+    """The logits of each image; a UserError if they are NaN, infinite or of the wrong shape."""
     logits = model(x)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(x):
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -92,7 +92,7 @@ def answers(model: nn.Module, x: Tensor) -> Tensor:
 class Repeat(NamedTuple):
     """How a second pass over the same images differs from the first.
 
-    `change` is the largest difference of logits, as a share of the largest logit; `flips` counts other predictions.
+    `change` is the largest difference of logits, as a share of the largest logit; `flips` counts changed predictions.
     """
 
     change: float
@@ -100,7 +100,7 @@ class Repeat(NamedTuple):
 
     @property
     def random(self) -> bool:
-        """Whether the network answers randomly: the change is more than rounding."""
+        """Whether the network is randomized: the change is more than rounding."""
         return self.change > ROUNDING
 
 
@@ -113,5 +113,5 @@ def repeat(model: nn.Module, x: Tensor, first: Tensor | None = None) -> Repeat:
 
 
 def predict(model: nn.Module, x: Tensor) -> Tensor:
-    """The class of each image."""
+    """The predicted class of each image."""
     return answers(model, x).argmax(1)

@@ -99,17 +99,18 @@ class _Work:
         Room is kept for the longest words so far, so that the bar does not come and go.
         """
         del console
-        facts = f"{self.counts()}, {self.rate()}, {self.left()}"
         label, words = Text(self.label), Text(self.words)
-        if label.cell_len + len(facts) + self.longest + 2 > options.max_width:
+        facts = f"{self.counts()}, {self.rate()}, {self.left()}"
+        spare = options.max_width - label.cell_len - len(facts) - self.longest - 2
+        if spare < 0:
             facts = f"{self.counts()}, {self.left()}"
         room = options.max_width - len(facts) - 2
         label.truncate(max(room - self.longest, LABEL_WIDTH), overflow="ellipsis")
         words.truncate(max(room - label.cell_len, 0), overflow="ellipsis")
         narrow, wide = BAR_WIDTHS
-        bar = min(room - label.cell_len - self.longest - 1, wide)
-        drawn = [_bar(self.done / max(self.total, 1), bar, options.ascii_only)] if bar >= narrow else []
-        line = Text(" ", no_wrap=True).join([label, *drawn, Text(facts), words])
+        share = self.done / max(self.total, 1)
+        bars = [_bar(share, min(spare - 1, wide), options.ascii_only)] if spare > narrow else []
+        line = Text(" ", no_wrap=True).join([label, *bars, Text(facts), words])
         line.truncate(options.max_width, overflow="ellipsis")
         yield line
 

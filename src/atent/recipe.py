@@ -1,4 +1,4 @@
-"""A recipe is everything that decides a training's result. It is a TOML file, a name of ours, or a Python object."""
+"""A recipe: everything that determines the result of a training. It is a TOML file, a built-in name, or a Recipe."""
 
 import tomllib
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ RENAMED = {"mnist-linf-atent-fast": "mnist-linf-pgd-quick", "mnist-l2-atent-fast
 
 
 class Methods(NamedTuple):
-    """What a recipe's tables of these names make."""
+    """The methods made from the tables of a recipe with these names."""
 
     defense: Defense
     optimizer: Optimizer
@@ -51,9 +51,9 @@ class Methods(NamedTuple):
 class Recipe(BaseModel):
     """Data, network, threat, methods and schedule of one training. `defense`, `optimizer`, `monitor` name a method.
 
-    Methods are made to check them and to write out their defaults: of a recipe that the user names all of them, also
-    `package.module:Name`, which is imported for it; of a recipe that is only shown ours; of one read from a run or a
-    checkpoint none. The pydantic context `{"make": ...}` says which.
+    Making a method checks its fields and fills in its defaults. The pydantic context `{"make": ...}` states which are
+    made: "all", for a recipe that a user names, imports `package.module:Name`, too; "ours", for a recipe that is
+    only shown, makes the built-in ones; "none" is for a recipe read from a run or a checkpoint.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -112,7 +112,7 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _methods_fit_the_threat(self) -> "Recipe":
-        """Refuse a method that would fail at the first batch, or at a small eps of the warm-up."""
+        """Refuse a method that would fail at the first batch, or at a small eps during the warm-up."""
         threat = self.make_threat()
         for method in map(self._made.get, ("defense", "monitor")):
             _check_threat(method, threat)
@@ -120,7 +120,7 @@ class Recipe(BaseModel):
             try:
                 _check_threat(self._made.get("defense"), threat.scaled(0.001))
             except ValueError as error:
-                raise UserError(f"at a small eps of the warm-up, {error}; or set schedule.eps_warmup = 0") from None
+                raise UserError(f"at a small eps during the warm-up, {error}; or set schedule.eps_warmup = 0") from None
         return self
 
     @model_validator(mode="after")
@@ -140,7 +140,7 @@ class Recipe(BaseModel):
 
     @property
     def methods(self) -> Methods:
-        """Defense, optimizer and monitor. Each is made once; a user's own is imported for it."""
+        """Defense, optimizer and monitor. Each is made once; a user's own method is imported."""
         for part, make_one in _MAKERS.items():
             if part not in self._made:
                 self._made[part] = make_one(getattr(self, part))
@@ -148,38 +148,38 @@ class Recipe(BaseModel):
 
     @property
     def chosen_by(self) -> Choice:
-        """The held-out accuracy that picks the best epoch: the recipe's choice, or the defense's."""
+        """The held-out accuracy that selects the best epoch: `choose` of the recipe, or the choice of the defense."""
         return self.choose or chosen_by(self.methods.defense)
 
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)
 
     def check_same(self, found: "Recipe", folder: Path) -> None:
-        """Refuse to mix two recipes in one folder. Of what is found, nothing is made: it is compared as data."""
+        """Refuse to mix two recipes in one folder. They are compared as data; no method of `found` is made."""
         ours, theirs = self.model_dump(mode="json"), found.model_dump(mode="json")
         for part, method in self.methods._asdict().items():
-            if ours[part]["name"] == theirs[part]["name"]:  # a field that the user's class got since has its default
+            if ours[part]["name"] == theirs[part]["name"]:  # fields added to the class since then get their defaults
                 added = {key: value for key, value in defaults(method).items() if key in ours[part]}
                 theirs[part] = {**added, **theirs[part]}
         different = sorted(key for key in ours if ours[key] != theirs[key])
         if different:
             raise UserError(
-                f"{folder} holds a run of another recipe (different: {', '.join(different)}); "
+                f"{folder} contains a run of another recipe (different: {', '.join(different)}); "
                 "give another --out, or remove that folder"
             )
 
 
 def _check_threat(method: object, threat: Threat) -> None:
-    """Let a method that has a `check_threat` refuse the threat."""
+    """Call the method's `check_threat`, if it has one."""
     check = getattr(method, "check_threat", None)
     if check is not None:
         check(threat)
 
 
 def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build: bool = True) -> Recipe:
-    """Read a recipe by our name for it or by its path, with dotted keys replaced: `{"defense.steps": 5}`.
+    """Read a recipe by its built-in name or its path; `overrides` has dotted keys: `{"defense.steps": 5}`.
 
-    Methods of the user's own, `package.module:Name`, are imported and made, unless `build` is False.
+    A user's own methods, `package.module:Name`, are imported and made, unless `build` is False.
     """
     if name in RENAMED:
         raise UserError(f"{name} is now called {RENAMED[name]}")
@@ -192,7 +192,7 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"recipe {name}: {error}") from None
-    # Names first: a method named anew drops the old one's fields, but not those given with it.
+    # Names first: a new method name drops the fields of the old method, but not those given with it.
     settings = {_method_name(key, value): value for key, value in (overrides or {}).items()}
     for key, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".name")):
         _replace(table, key, value)
@@ -200,7 +200,7 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build:
 
 
 def parse_recipe(table: Mapping[str, Any], where: str, *, make: Literal["all", "ours", "none"] = "none") -> Recipe:
-    """Check a table; the first mistake is reported in one line. `make`: which methods are made (see `Recipe`)."""
+    """Check a table; the first error is reported in one line. `make`: which methods are made (see `Recipe`)."""
     if not isinstance(table, Mapping):
         raise UserError(f"{where}: the recipe is {table!r}; expected a table")
     for part, kind in ((table, Recipe), (table.get("schedule"), Schedule)):
@@ -214,7 +214,7 @@ def parse_recipe(table: Mapping[str, Any], where: str, *, make: Literal["all", "
 
 
 def recipe_of(run: Run) -> Recipe:
-    """The recipe that a run was trained by."""
+    """The recipe of a run."""
     return parse_recipe(read_json(run.recipe_file), str(run.recipe_file))
 
 
@@ -223,7 +223,7 @@ def recipe_names() -> list[str]:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """`defense.steps=5` as a key and a TOML value; what is not TOML is a string."""
+    """`defense.steps=5` as a key and a TOML value; a value that is not TOML is a string."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UserError(f"--set {text!r}; allowed: key=value such as epochs=2 or defense.steps=5")

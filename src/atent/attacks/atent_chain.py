@@ -15,12 +15,12 @@ from atent.threat import Threat
 
 @method
 class AtentChain:
-    """The chain of the `atent` defense; its last point is projected to the threat, those before count if inside.
+    """The chain of the `atent` defense. Its last point is projected to the threat; earlier ones count if inside it.
 
         x'_{k+1} = x'_k + step (d(grad loss) + pull (x - x'_k)) + sqrt(2 step) noise N(0, I)
 
-    Jagatap et al. 2021, Table 6. Differs from the paper in: no point outside the ball counts, an example is done at
-    the first misclassified point inside, and the chain may be restarted.
+    Jagatap et al. 2021, Table 6. Differs from the paper in: points outside the ball do not count; the search of an
+    example ends at the first misclassified point inside; the chain may be restarted.
     """
 
     steps: Count = 40

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from atent.attacks.deepfool import DeepFool
 from atent.attacks.descent import descend
 from atent.attacks.early_stopping import still_right
-from atent.attacks.nearest import nearest_within, pull_back
+from atent.attacks.nearest import RecordedMargin, nearest_within, pull_back
 from atent.attacks.protocols import named, only_norm
 from atent.inputs import checked
 from atent.losses import margin
@@ -18,16 +18,16 @@ from atent.threat import Threat, over_pixels
 
 @method
 class CwL2:
-    """CW-l2: the closest misclassified point, by gradient descent on distance and margin together.
+    """CW-l2: the closest misclassified point, by gradient descent on the sum of squared distance and margin.
 
         min_w |x' - x|^2 + c max(Z_y - max_{i != y} Z_i + confidence, 0),   x' = (tanh(w) + 1) / 2
 
-    Z the logits; Adam, for each of `searches` constants c, sought by bisection for each example.
+    Z are the logits. Adam runs once for each of `searches` constants c, which are bisected for each example.
     Carlini & Wagner 2017, https://arxiv.org/abs/1608.04644, section VI.A. Differs from the authors' code in:
-    untargeted; by default 6 x 100 steps from c = 1, where theirs are 9 x 10,000 from .001; Adam's rate falls from .5 to
-    0, theirs is .01, so that few steps go far and still end precisely, and no search is cut short; c is bisected on a
-    logarithmic scale. A search's point is moved back towards x as long as it stays misclassified; after a success, the
-    next search starts at the closest point so far, with half the rate. DeepFool's point is the first to compare with.
+    untargeted; by default 6 x 100 steps from c = 1, theirs 9 x 10,000 from .001; Adam's learning rate falls from .5 to
+    0, theirs is .01, so that few steps suffice; no search is stopped early; c is bisected on a logarithmic scale; the
+    point of a search is moved towards x while it stays misclassified; after a success, the next search starts at the
+    closest point so far, with half the learning rate; DeepFool's point is the first closest point.
     """
 
     steps: Count = 100
@@ -55,7 +55,7 @@ class CwL2:
             if len(left) == 0:
                 return found
             x, y = x[left], y[left]
-            # On a network that is nearly linear it is the best; CW may follow the class that is first at x to its end.
+            # On a nearly linear network DeepFool's point is best: CW may follow the class that is second at x.
             point = DeepFool().nearest(model, x, y, threat, generator)
             size = self._sizes(model, x, y, point, threat)
             low, successes = torch.zeros_like(size), torch.zeros_like(size)
@@ -70,14 +70,14 @@ class CwL2:
                 point[closer], size[closer] = tried[closer], reached[closer]
                 successes += hit
                 low, high = torch.where(hit, low, constant), torch.where(hit, constant, high)
-                # Constants of several orders occur, so the middle is the geometric one.
+                # Constants differ by orders of magnitude, so the geometric mean is taken.
                 constant = (low.clamp_min(1e-2 * constant) * high.clamp_max(1e2 * constant)).sqrt()
             found[left] = torch.where(over_pixels(size.isfinite(), x), point, x)
         return found
 
     @torch.no_grad()
     def _sizes(self, model: nn.Module, x: Tensor, y: Tensor, point: Tensor, threat: Threat) -> Tensor:
-        """How far the points are; infinite where they are not misclassified with enough confidence."""
+        """The distance of each point; infinite where it is not misclassified with enough confidence."""
         return torch.where(margin(model(point), y) > self.confidence, threat.size(point - x), float("inf"))
 
     def _descend(
@@ -91,20 +91,21 @@ class CwL2:
         threat: Threat,
         search: int,
     ) -> tuple[Tensor, Tensor]:
-        """The closest misclassified point met with these constants, and where there is one."""
+        """The closest misclassified point of each search with these constants, and for which examples there is one."""
         found, size = x.clone(), torch.full_like(constant, float("inf"))
-        lead = distance = constant
+        ahead = RecordedMargin(model, y)
+
+        def square(point: Tensor) -> Tensor:
+            return (point - x).square().flatten(1).sum(1)
 
         def objective(point: Tensor) -> Tensor:
-            nonlocal lead, distance
-            square, ahead = (point - x).square().flatten(1).sum(1), margin(model(point), y)
-            lead, distance = ahead.detach(), square.detach().sqrt()
-            return square + constant * (self.confidence - ahead).clamp_min(0)
+            return square(point) + constant * (self.confidence - ahead(point)).clamp_min(0)
 
         low, high = (torch.full_like(x, border) for border in threat.box)
         points = descend(objective, start, low, high, steps=self.steps, rate=rate, edge=0.999, cool=True)
         for step, point in enumerate(points, 1):
             detail(f"search {search}/{self.searches}, step {step}/{self.steps}")
-            closer = (lead > self.confidence) & (distance < size)
+            distance = square(point).sqrt()
+            closer = (ahead.value > self.confidence) & (distance < size)
             found[closer], size[closer] = point[closer], distance[closer]
         return found, size.isfinite()

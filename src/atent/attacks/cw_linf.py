@@ -5,10 +5,9 @@ from torch import Tensor, nn
 
 from atent.attacks.descent import descend
 from atent.attacks.early_stopping import still_right
-from atent.attacks.nearest import nearest_within
+from atent.attacks.nearest import RecordedMargin, nearest_within
 from atent.attacks.protocols import named, only_norm
 from atent.inputs import checked
-from atent.losses import margin
 from atent.methods import Count, Fraction, Size, method
 from atent.network import borrowed
 from atent.progress import detail
@@ -17,16 +16,16 @@ from atent.threat import Threat, over_pixels
 
 @method
 class CwLinf:
-    """CW-linf: the margin descended inside a cube around x that shrinks as long as misclassified points are found.
+    """CW-linf: gradient descent on the margin in a cube around x, which shrinks while misclassified points are found.
 
         min_w Z_y - max_{i != y} Z_i,   |x' - x|_inf <= tau,   x' = low + (high - low) (tanh(w) + 1) / 2
 
-    Z the logits, [low, high] the cube of half-width tau cut by the pixel box; Adam, from the closest point found so
-    far. tau is first the whole box, then bisected for each example between the largest cube that held nothing and the
-    closest point found, until the two are within `precision` of each other.
+    Z are the logits, [low, high] is the cube of half-width tau cut by the pixel box. Adam starts at the closest point
+    found so far. tau is first the width of the box. It is then bisected for each example between the largest cube in
+    which the search failed and the closest point found, until the two differ by less than `precision`.
     Carlini & Wagner 2017, https://arxiv.org/abs/1608.04644, section VI.C. Differs from the paper in: untargeted; the
-    cube is kept by the change of variables, not by the penalty sum_i max(|x'_i - x_i| - tau, 0), so there is no
-    constant to search for; tau is bisected, where theirs shrinks by .9 until the first failure.
+    change of variables keeps x' in the cube, not the penalty sum_i max(|x'_i - x_i| - tau, 0), so there is no constant
+    to search for; tau is bisected, theirs shrinks by .9 until the first failure.
     """
 
     steps: Count = 50
@@ -46,7 +45,7 @@ class CwLinf:
     def nearest(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
-        del generator  # nothing here is random
+        del generator  # the attack is deterministic
         with checked(model, x, y, threat) as threat, borrowed(model):
             self.check(model, threat)
             found = x.clone()
@@ -67,25 +66,19 @@ class CwLinf:
     def _descend(
         self, model: nn.Module, x: Tensor, y: Tensor, start: Tensor, tau: Tensor, threat: Threat, search: int
     ) -> tuple[Tensor, Tensor]:
-        """The first misclassified point met in each cube, and where there is one."""
+        """The first misclassified point found in each cube, and for which examples there is one."""
         found, hit = x.clone(), torch.zeros_like(y, dtype=torch.bool)
         left = torch.arange(len(x), device=x.device)
-        wrong = hit
-
-        def objective(point: Tensor) -> Tensor:
-            nonlocal wrong
-            lead = margin(model(point), y)
-            wrong = lead.detach() > 0
-            return -lead
-
+        ahead = RecordedMargin(model, y)
         half = over_pixels(tau, x)
         low, high = threat.clamp(x - half), threat.clamp(x + half)
-        points = descend(objective, start, low, high, steps=self.steps, rate=self.rate, edge=0.9)
+        points = descend(lambda point: -ahead(point), start, low, high, steps=self.steps, rate=self.rate, edge=0.9)
         for step, point in enumerate(points, 1):
             detail(f"search {search}/{self.searches}, step {step}/{self.steps}")
+            wrong = ahead.value > 0
             if wrong.any():
                 found[left[wrong]], hit[left[wrong]] = point[wrong], True
-                left, y = left[~wrong], y[~wrong]
+                left, ahead.y = left[~wrong], ahead.y[~wrong]
                 points.send(~wrong)
                 if len(left) == 0:
                     break

@@ -1,4 +1,4 @@
-"""DeepFool: step to the nearest boundary of the linearized network until it is crossed."""
+"""DeepFool: steps to the nearest decision boundary of the linearized network until it is crossed."""
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +15,14 @@ from atent.threat import Threat, over_pixels
 
 @method
 class DeepFool:
-    """DeepFool: the closest point where the network, taken as linear, changes its mind; again until it does.
+    """DeepFool: a step to the nearest decision boundary of the linearized network, repeated until x' is misclassified.
 
         r_{i+1} = r_i + (|f_k| / |grad f_k|_*) d(grad f_k),   x' = x + (1 + overshoot) r,   f_k = Z_k - Z_y
 
-    k the class with the least |f_k| / |grad f_k|_*, Z the logits, d the threat's steepest direction and |.|_* the dual
-    of its norm. Moosavi-Dezfooli et al. 2016, https://arxiv.org/abs/1511.04599. Differs from the paper in: pixels stay
-    in the box; of many classes only the `candidates` of largest logit are tried; at the end the point is moved back
-    towards x as long as it stays misclassified.
+    k is the class with the least |f_k| / |grad f_k|_*, Z are the logits, d is the threat's steepest direction and |.|_*
+    the dual of its norm. Moosavi-Dezfooli et al. 2016, https://arxiv.org/abs/1511.04599. Differs from the paper in:
+    pixels stay in the box; only the `candidates` classes of largest logit are tried; at the end the point is moved
+    towards x while it stays misclassified.
     """
 
     steps: Count = 50
@@ -38,7 +38,7 @@ class DeepFool:
     def nearest(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
-        del generator  # nothing here is random
+        del generator  # the attack is deterministic
         with checked(model, x, y, threat) as threat, borrowed(model):
             found = x.clone()
             left = still_right(model, x, y).nonzero().squeeze(1)

@@ -17,15 +17,15 @@ def descend(
     edge: float,
     cool: bool = False,
 ) -> Points:
-    """Yield points at which the summed objective was just evaluated, each an Adam step in w from the one before:
+    """Yield the points of a descent with Adam in w; the objective was evaluated last at the point that is yielded:
 
         x' = low + (high - low) (tanh(w) + 1) / 2
 
     Carlini & Wagner 2017, https://arxiv.org/abs/1608.04644, section V.B; Kingma & Ba 2015,
-    https://arxiv.org/abs/1412.6980. A taker that is done with some examples sends the mask of those to keep, as
-    in `ascend`. Differs from the authors' code in: pixels start at most `edge` (theirs .999999) of the way to the
-    border, where tanh is flat and Adam needs hundreds of steps to leave; with `cool` the rate, one for all or one for
-    each example, falls to 0 linearly.
+    https://arxiv.org/abs/1412.6980. A caller that needs some examples no longer sends the mask of those to keep, as
+    in `ascend`. `rate` is the learning rate, one for all examples or one per example. Differs from the authors' code
+    in: pixels start at most `edge` (theirs .999999) of the way to the border, where tanh is flat and Adam would need
+    hundreds of steps; with `cool` the learning rate falls linearly to 0.
     """
     width = (high - low).clamp_min(1e-12)
     w = torch.atanh((2 * (point - low) / width - 1).clamp(-edge, edge))

@@ -1,4 +1,4 @@
-"""A search that leaves out an image as soon as it is broken, and its restarts."""
+"""A search with restarts that leaves out an example as soon as it is misclassified."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,11 +29,10 @@ def until_broken(
     loss: Loss,
     restarts: int = 1,
 ) -> Tensor:
-    """Repeat `search`, such as `ascend`, on the examples that are still right.
+    """Repeat `search`, such as `ascend`, on the examples that are still classified correctly.
 
-    An example is robust only if every restart fails.
-    Examples that are wrong from the start come back as they are: an attack cannot repair them. On a random network,
-    where a single answer says little, every example is attacked to the end of each path.
+    An example is robust only if every restart fails. Examples that are misclassified from the start are returned
+    unchanged. On a randomized network, where a single prediction proves little, every search runs to its last step.
     """
     with checked(model, x, y, threat) as threat, borrowed(model):
         search = partial(search, threat=threat)
@@ -46,9 +45,9 @@ def until_broken(
                 break
             where = f"restart {restart}/{restarts}, " if restarts > 1 else ""
             drawn = partial(search, generator=select(generator, left))
-            x_adv[left], unbroken = climb(model, x[left], y[left], threat, loss, drawn, where, stop_early=steady)
-            left = left[unbroken]
-            if restart < restarts and len(left) > 0:  # whoever called judges the very last points
+            x_adv[left], remaining = climb(model, x[left], y[left], threat, loss, drawn, where, stop_early=steady)
+            left = left[remaining]
+            if restart < restarts and len(left) > 0:  # the caller evaluates the last restart's points
                 left = left[still_right(model, x_adv[left], y[left])]
     return x_adv
 
@@ -56,10 +55,10 @@ def until_broken(
 def climb(
     model: nn.Module, x: Tensor, y: Tensor, threat: Threat, loss: Loss, search: Search, where: str, *, stop_early: bool
 ) -> tuple[Tensor, Tensor]:
-    """Search, leaving out each example as soon as it is broken; its point, and which examples reached the end.
+    """Search, and leave out each example at its first misclassified point; returns the points and the examples left.
 
-    The pass that gives the gradient at a point also says how the point is classified, so a broken one costs nothing
-    to notice. It counts if it lies inside the threat, as all do on a path that is projected every step.
+    The pass that gives the gradient at a point also classifies it, so no pass is added. A misclassified point counts
+    if it lies inside the threat; a search that projects every step never leaves it.
     """
     x_adv = x.clone()
     left = torch.arange(len(x), device=x.device)
@@ -74,7 +73,7 @@ def climb(
             point = points.send(keep)
             if len(left) == 0:
                 break
-    x_adv[left] = threat.project(point, x)  # a chain need not end inside
+    x_adv[left] = threat.project(point, x)  # a chain may end outside
     return x_adv, left
 
 
@@ -96,6 +95,6 @@ class _Watched:
 
 @torch.no_grad()
 def still_right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Which examples are classified as they should be, shape (n,)."""
+    """Which examples are classified correctly, shape (n,)."""
     right: Tensor = model(x).argmax(1) == y
     return right

@@ -16,7 +16,7 @@ from atent.threat import Threat
 
 @method
 class Fgsm:
-    """FGSM: one step of eps from x. Weak; compared with PGD it shows whether a defense only hides its gradients.
+    """FGSM: one step of eps from x. A weak attack; if it is stronger than PGD, the gradients are masked.
 
         x' = x + eps d(grad loss),   d the sign (linf) or the unit gradient (l2)
 

@@ -1,4 +1,6 @@
-"""The nearest misclassified point: what it is worth in a threat, and how it is moved to the boundary."""
+"""What attacks share that search for the nearest misclassified point."""
+
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -6,6 +8,20 @@ from torch import Tensor, nn
 from atent.attacks.protocols import MinimalAttack
 from atent.losses import margin
 from atent.threat import Threat, over_pixels
+
+
+@dataclass
+class RecordedMargin:
+    """The margin of f(x') as a function of x'. `value` is the result of the last call, detached."""
+
+    model: nn.Module
+    y: Tensor
+    value: Tensor = field(init=False)
+
+    def __call__(self, point: Tensor) -> Tensor:
+        found = margin(self.model(point), self.y)
+        self.value = found.detach()
+        return found
 
 
 def nearest_within(
@@ -19,14 +35,14 @@ def nearest_within(
 
 @torch.no_grad()
 def pull_back(model: nn.Module, x: Tensor, y: Tensor, found: Tensor, confidence: float = 0.0) -> Tensor:
-    """Misclassified points moved towards x as long as they stay so, by ten halvings of the way.
+    """Move misclassified points towards x while they stay misclassified, by ten bisections.
 
-    Their margin stays above `confidence`, and above rounding (1e-6 of the largest logit): in a batch of another size
-    the same point may get slightly other logits.
+    Their margin stays above `confidence` and above rounding (1e-6 of the largest logit): in a batch of another size
+    the logits of the same point may differ slightly.
     """
     if len(x) == 0:
         return found
-    near, far = torch.zeros(len(x), device=x.device), torch.ones(len(x), device=x.device)  # right and wrong, from x
+    near, far = torch.zeros(len(x), device=x.device), torch.ones(len(x), device=x.device)  # correct and misclassified
     for _ in range(10):
         middle = (near + far) / 2
         logits = model(x + over_pixels(middle, x) * (found - x))

@@ -21,10 +21,10 @@ class Pgd:
 
     Madry et al. 2018, https://arxiv.org/abs/1706.06083. PGD-N in our tables: 2.5 eps / N a step, one uniform start,
     cross-entropy, network in eval mode; PGD-NxR: an example is robust only if all R restarts fail on it.
-    Differs from the authors' code in: an example is done at the first misclassified point of its path.
+    Differs from the authors' code in: the search of an example ends at its first misclassified point.
 
-    An attack, not the inner search of a training: misclassified images come back as they are, and no point is climbed
-    further than it must be. A defense searches with `worst_point`.
+    This is an attack, not the inner search of a training: misclassified images are returned unchanged, and a search
+    stops early. A defense searches with `worst_point`.
     """
 
     steps: Count = 40

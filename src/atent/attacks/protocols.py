@@ -1,4 +1,4 @@
-"""What an attack is, and what all of them share."""
+"""How an attack is called, and what all attacks share."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Attack(Protocol):
-    """Looks for a misclassified image inside the threat around each x; the model comes back as it was.
+    """Searches for a misclassified image inside the threat around each x; the model is unchanged afterwards.
 
-    It may have a `title`, the name that tables show.
+    It may have a `title`, the name shown in tables.
     """
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
@@ -29,10 +29,10 @@ class Attack(Protocol):
 
 @runtime_checkable
 class MinimalAttack(Attack, Protocol):
-    """An attack that looks for the closest misclassified image, whatever the radius."""
+    """An attack that searches for the closest misclassified image, at any radius."""
 
     def nearest(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
-        """Return the misclassified point of the box found closest to x in the threat's norm, or x if none was."""
+        """Return the closest misclassified point found, in the threat's norm and inside the box; x if there is none."""
         ...
 
 
@@ -52,7 +52,7 @@ class Selective(Protocol):
     """An attack that is not defined for every network and threat."""
 
     def check(self, model: nn.Module, threat: Threat) -> None:
-        """Raise a UserError if it is not defined for these."""
+        """Raise a UserError if the attack is not defined for this network and threat."""
         ...
 
 
@@ -65,7 +65,7 @@ def attack_each(
 
 
 def title_of(attack: object, otherwise: str = "") -> str:
-    """The name that tables show: the attack's `title`, or its `label` as that was called before 0.2, or the other."""
+    """The name shown in tables: the `title`, or `label` (the name before 0.2), or `otherwise`, or the class name."""
     for key in ("title", "label"):
         if found := getattr(attack, key, None):
             return str(found)
@@ -73,7 +73,7 @@ def title_of(attack: object, otherwise: str = "") -> str:
 
 
 def named(short: str, attack: "DataclassInstance", said: tuple[str, ...] = ()) -> str:
-    """A title: the short name, then every field that is neither in it nor at its default."""
+    """A title: the short name, then every field that is not in `said` and not at its default."""
     changed = [
         f"{field.name} {getattr(attack, field.name)}"
         for field in dataclasses.fields(attack)

@@ -1,4 +1,4 @@
-"""A search without gradients: random squares, kept where the margin grows."""
+"""A search without gradients: random squares, accepted where the margin grows."""
 
 import math
 
@@ -14,9 +14,9 @@ QUERIES = 300
 
 @torch.no_grad()
 def search_blindly(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, among: Tensor, seed: int) -> Tensor:
-    """Which images are still classified correctly under random changes of a square each, kept where the margin grows.
+    """Which images are still classified correctly after random changes of squares, accepted where the margin grows.
 
-    Those not `among` are not tried. A small relative of Square: Andriushchenko et al. 2020,
+    Only the images in the mask `among` are tried. A simple form of Square: Andriushchenko et al. 2020,
     https://arxiv.org/abs/1912.00049.
     """
     left = among.clone()

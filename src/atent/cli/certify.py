@@ -16,11 +16,13 @@ def certify(
     n: Annotated[
         int, typer.Option("--n", help="Draws of the noise that bound the class's probability, at most.")
     ] = 100_000,
-    n0: Annotated[int, typer.Option("--n0", help="Draws before them that choose the class.")] = 100,
+    n0: Annotated[int, typer.Option("--n0", help="Draws before them that select the class.")] = 100,
     alpha: Annotated[float, typer.Option(help="Probability that an image's certificate is wrong, at most.")] = 0.001,
     radii: Annotated[
         str | None,
-        typer.Option(help="l2 radii of interest, e.g. 0,.25,.5. Default: every .25 within reach, a hundred at most."),
+        typer.Option(
+            help="l2 radii of interest, e.g. 0,.25,.5. Default: every .25 that can be proven, at most a hundred."
+        ),
     ] = None,
     threat: Annotated[
         list[str] | None,
@@ -28,16 +30,16 @@ def certify(
     ] = None,
     exact_n: Annotated[
         bool,
-        typer.Option("--exact-n", help="All n draws for every image, and its own radius: Cohen et al. to the letter."),
+        typer.Option("--exact-n", help="All n draws for every image, and its largest radius: exactly Cohen et al."),
     ] = False,
     examples: Annotated[int | None, typer.Option(help="Certify N images. Default: all.")] = None,
     every: Annotated[int, typer.Option(help="Take every K-th test image.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
-    batch: Annotated[int, typer.Option(help="Noisy copies at once, rounded down to hundreds.", min=1)] = 1000,
+    batch: Annotated[int, typer.Option(help="Noisy copies in a batch, rounded down to hundreds.", min=1)] = 1000,
 ) -> None:
     """Certify a network smoothed with normal noise: accuracy that no attack within the radius can lower.
 
-    One row per image. Run the same command again to resume after an interruption. An image needs no more draws as soon
+    One row per image. Run the same command again to resume after an interruption. Drawing stops for an image as soon
     as its outcome at every radius of interest is settled. For example:
     `atent certify runs/mnist-smooth-gaussian --sigma .5 --n 10000 --radii 0,.5,1,1.5 --every 33`
     """
@@ -50,7 +52,7 @@ def certify(
     from atent.threat import Threat
 
     asked, threats = _radii(radii), [Threat.parse(text) for text in threat or []]
-    plain = Smoothing(sigma, n0, n, alpha)  # mistakes are told before any work
+    plain = Smoothing(sigma, n0, n, alpha)  # refuses bad settings before any work
     plain.check_radii([*asked, *(ball.eps for ball in threats)])
     opened, device = target.open()
     found = every_image(opened, every, examples)
@@ -63,7 +65,7 @@ def certify(
     how.check_radii([radius for radius, _ in goals])
     check_deterministic(found.network, found.images, device)  # before anything is printed
     if sigma > 1:
-        print(f"caution: pixels are in [0, 1], so noise of sigma {sigma:g} leaves little of them", file=sys.stderr)
+        print(f"caution: pixels are in [0, 1], so noise of sigma {sigma:g} hides most of the image", file=sys.stderr)
     print(
         f"n {n:,} and alpha {alpha:g} allow radii up to {how.largest_radius:.4g} with sigma {sigma:g}", file=sys.stderr
     )
@@ -78,5 +80,5 @@ def _radii(text: str | None) -> list[float]:
     except ValueError:
         found = [math.nan]
     if not all(math.isfinite(radius) and radius >= 0 for radius in found):
-        raise UserError(f"--radii {text}; allowed: numbers from 0 on with commas between them, such as 0,.25,.5")
+        raise UserError(f"--radii {text}; allowed: numbers >= 0 separated by commas, such as 0,.25,.5")
     return found

@@ -77,6 +77,29 @@ Transfer = Annotated[
         help="Also check with points made on another network, named like TARGET. Turns --checks on.",
     ),
 ]
+Within = Annotated[
+    float | None,
+    typer.Option(
+        metavar="POINTS",
+        help="Estimate the accuracy of all images to +- POINTS: a cheap attack on all, the others on a random sample.",
+        show_default=False,
+    ),
+]
+Claim = Annotated[
+    float | None,
+    typer.Option(
+        metavar="PERCENT",
+        help='Sample until "at least PERCENT of all images are robust" is accepted or refuted.',
+        show_default=False,
+    ),
+]
+Confidence = Annotated[float, typer.Option(help="With --within and --claim: probability that the interval holds.")]
+Examples = Annotated[int | None, typer.Option(help="Attack the first N test images. Default: all.")]
+Seed = Annotated[int, typer.Option(help="Seed of the attack's random starts, and of the sample.")]
+Batch = Annotated[
+    int | None,
+    typer.Option(help="Images attacked at once. Default: 250, and 50 in a sample.", min=1, show_default=False),
+]
 Classes = Annotated[bool, typer.Option("--classes", help="Also print the accuracies of each class.")]
 SaveImages = Annotated[
     bool,
@@ -86,7 +109,7 @@ SaveImages = Annotated[
 
 @dataclass(frozen=True)
 class TargetOptions:
-    """TARGET, and the options that say what it is, where it runs and where its rows go."""
+    """TARGET, and the options for what it is, where it runs and where its rows go."""
 
     target: Annotated[
         str,

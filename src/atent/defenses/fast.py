@@ -17,8 +17,8 @@ class Fast:
         loss = CE(f(x'), y),   x' = P(x'_0 + reach eps d(grad CE)),   x'_0 uniform in the ball
 
     Wong et al. 2020, https://arxiv.org/abs/2001.03994. It can collapse within an epoch ("catastrophic overfitting"):
-    single steps find nothing any more while PGD breaks every image. Training notices this on the held-out images and
-    stops with the best weights kept. Differs from the authors' code in: `mode`, theirs is "train".
+    then a single step fails on every image, but PGD breaks all of them. Training detects this on the held-out images,
+    stops and keeps the best weights. Differs from the authors' code in: `mode` (theirs is "train").
     """
 
     reach: Size = 1.25

@@ -12,7 +12,7 @@ from atent.threat import Threat
 
 @method
 class Gaussian:
-    """Noise augmentation: cross-entropy at x with normal noise, outside of the pixel box too.
+    """Noise augmentation: cross-entropy at x with normal noise, which may leave the pixel box.
 
         loss = CE(f(x + N(0, sigma^2 I)), y)
 

@@ -1,4 +1,4 @@
-"""MART: adversarial training that looks hardest at examples the network gets wrong."""
+"""MART: adversarial training with more weight on misclassified examples."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from atent.threat import Threat
 
 @method
 class Mart:
-    """MART: boosted cross-entropy at the worst point, and a KL term that weighs most where x itself is misclassified.
+    """MART: boosted cross-entropy at the worst point, and a KL term with most weight on misclassified x.
 
         loss = BCE(f(x'), y) + beta (1 - p_y(x)) KL(p(x) || p(x')),   x' by PGD on the cross-entropy, in eval mode
         BCE  = -log p_y - log(1 - max over wrong k of p_k)

@@ -1,4 +1,4 @@
-"""MMA: push the decision boundary away from each example by as much as that example needs."""
+"""MMA: move the decision boundary away from each example, by a distance that depends on the example."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -19,18 +19,18 @@ _BISECTIONS, _BEYOND = 10, 1.05  # of the paper: ten, up to 1.05 d_max
 
 @method
 class Mma:
-    """Max-margin adversarial training: cross-entropy at each example's nearest boundary point, while that is near.
+    """Max-margin adversarial training: cross-entropy at each example's boundary point, if it is near.
 
-        loss = CE(f(x), y) / 3 + 2/3 * ( CE(f(x), y)       where f(x) is wrong
-                                         CE(f(x'), y)      where it is right and the margin is below d_max
-                                         0                 where the margin is larger )
+        loss = CE(f(x), y) / 3 + 2/3 * ( CE(f(x), y)       if x is misclassified
+                                         CE(f(x'), y)      if x is correct and its margin is below d_max
+                                         0                 if its margin is larger )
 
-    x' = x + margin u is where the line along u leaves the right class (ten bisections up to 1.05 d_max), u the
-    direction in which PGD on the soft logit margin ended in a ball of the margin found when the example was last seen.
-    d_max = hinge * eps, and that ball is at least least * eps wide: both follow eps in a warm-up.
+    x' = x + margin u is the point where the line along u leaves the correct class (ten bisections up to 1.05 d_max). u
+    is the direction of the last point of PGD on the soft logit margin. The radius of that PGD is the margin found when
+    the example was last seen, and at least least * eps. d_max = hinge * eps; both follow eps in a warm-up.
 
-    Ding et al. 2020, https://arxiv.org/abs/1812.02637. Differs from the authors' code in: right and wrong are the
-    network's answers, in eval mode (theirs: the sign of the soft margin, at x in train mode).
+    Ding et al. 2020, https://arxiv.org/abs/1812.02637. Differs from the authors' code in: the prediction in eval
+    mode decides whether x is misclassified (theirs: the sign of the soft margin, at x in train mode).
     """
 
     hinge: Size = 1.5
@@ -45,7 +45,7 @@ class Mma:
             raise ValueError(f"least {self.least:g} exceeds {_BEYOND} * hinge = {_BEYOND * self.hinge:g}")
 
     def new_memory(self, count: int) -> Tensor:
-        """The margin of each training example when it was last seen; none was yet."""
+        """The margin of each training example when it was last seen; 0 before that."""
         return torch.zeros(count)
 
     def __call__(
@@ -57,7 +57,7 @@ class Mma:
         generator: torch.Generator,
         memory: Tensor | None = None,
     ) -> Iterator[Term]:
-        """Without a memory every search begins at the least radius; with one, it is brought up to date in place."""
+        """With a `memory` of margins, it is updated in place; without one, every search uses the least radius."""
         with checked(model, x, y, threat) as threat:
             seen = x.new_zeros(len(x)) if memory is None else memory.to(x.dtype)
             with borrowed(model), torch.no_grad():
@@ -76,7 +76,7 @@ class Mma:
     def _boundary(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator, seen: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The first wrong point found along PGD's direction and its distance; as far as we look where there is none."""
+        """The nearest misclassified point found in PGD's direction, and its distance; if none, the furthest point."""
         furthest = _BEYOND * self.hinge * threat.eps
         ball = threat.with_radii(seen.clamp(self.least * threat.eps, furthest), x)
         search = partial(worst_point, steps=self.steps, step=self.step, reach=self.reach, start=self.start)

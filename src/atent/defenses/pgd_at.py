@@ -19,7 +19,7 @@ class PgdAt:
         loss = CE(f(x'_K), y),   x'_{k+1} = P(x'_k + step d(grad CE))
 
     Madry et al. 2018, https://arxiv.org/abs/1706.06083, with a random start. Differs from the authors' code in: the
-    network is in eval mode while the points are sought (`mode="train"` for theirs).
+    network is in eval mode during the search (theirs: `mode="train"`).
     """
 
     steps: Count = 10

@@ -12,7 +12,7 @@ from atent.threat import Threat
 
 
 class Term(NamedTuple):
-    """A part of the training loss: `loss` per example, shape (n,), and the point and logits it comes from."""
+    """A part of the training loss: `loss` per example, shape (n,), with the logits and the point of that loss."""
 
     loss: Tensor
     logits: Tensor
@@ -30,10 +30,10 @@ class Defense(Protocol):
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A defense that keeps a number of each training example from epoch to epoch; it is part of the checkpoint."""
+    """A defense that stores one number per training example from epoch to epoch; checkpoints contain them."""
 
     def new_memory(self, count: int) -> Tensor:
-        """What it knows of `count` examples before it has seen any, shape (count,)."""
+        """The initial numbers for `count` examples, shape (count,)."""
         ...
 
     def __call__(
@@ -45,14 +45,14 @@ class Remembering(Protocol):
         generator: torch.Generator,
         memory: Tensor | None = None,
     ) -> Terms:
-        """As any defense; `memory` is that of the batch's examples, to be brought up to date in place."""
+        """As any defense; `memory` has the numbers of the examples in the batch and is updated in place."""
         ...
 
 
 def terms(
     defense: Defense, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
 ) -> Terms:
-    """The defense's terms as they come; what is no term of this batch is refused."""
+    """The terms that the defense yields, each checked; anything but a term of this batch is an error."""
     name = _name(defense)
     found = defense(model, x, y, threat, generator)
     if isinstance(found, Tensor | Term) or not isinstance(found, Iterable):
@@ -84,7 +84,7 @@ def _check(term: Term, x: Tensor, name: str) -> None:
 
 
 def _name(defense: Defense) -> str:
-    defense = defense.func if isinstance(defense, partial) else defense  # one with its memory
+    defense = defense.func if isinstance(defense, partial) else defense  # with its memory bound
     return f"the defense {getattr(defense, '__name__', type(defense).__name__)}"
 
 

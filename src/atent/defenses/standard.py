@@ -13,11 +13,11 @@ from atent.threat import Threat
 
 @method
 class Standard:
-    """No defense: cross-entropy at x. The yardstick of clean accuracy.
+    """No defense: cross-entropy at x. The baseline for clean accuracy.
 
     loss = CE(f(x), y)
 
-    Its robust accuracy is that of chance, highest while it has learned least, so clean accuracy chooses the best epoch.
+    Its robust accuracy is highest before it has learned anything, so clean accuracy selects the best epoch.
     """
 
     chosen_by: ClassVar[Choice] = "clean"

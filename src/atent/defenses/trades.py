@@ -1,4 +1,4 @@
-"""TRADES: accuracy on x, and the same answer around it."""
+"""TRADES: accuracy on x, and the same prediction around it."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ from atent.threat import Threat
 
 @method
 class Trades:
-    """TRADES: cross-entropy on x plus a penalty for answering differently nearby.
+    """TRADES: cross-entropy on x plus a penalty for other predictions near x.
 
         loss = CE(f(x), y) + beta KL(p(x) || p(x')),   x' ascends that KL from near x, the network in eval mode
 

@@ -12,12 +12,12 @@ from atent.threat import Threat
 
 @method
 class TradesSmooth:
-    """TRADES around x + N(0, sigma^2 I) instead of x, outside of the pixel box too.
+    """TRADES around x + N(0, sigma^2 I) instead of x; points may leave the pixel box.
 
         loss = CE(f(z), y) + beta KL(p(z) || p(z')),   z = x + N(0, sigma^2 I),   z' ascends that KL from near z
 
-    Blum et al. 2020, https://arxiv.org/abs/2002.03517, smooth networks trained with TRADES; so does the ATENT paper in
-    its Tables 4 and 5, for a rival. The fields are those of `trades`.
+    Blum et al. 2020, https://arxiv.org/abs/2002.03517, smooth networks trained with TRADES. The ATENT paper compares
+    with this method in its Tables 4 and 5. The fields are those of `trades`.
     """
 
     beta: Scale = 6.0

@@ -1,4 +1,4 @@
-"""The point that most defenses train at: where projected ascent ends."""
+"""The point at which most defenses train: the last point of projected ascent."""
 
 from collections.abc import Callable
 from typing import get_args
@@ -30,11 +30,11 @@ def worst_point(
     mode: Mode = "eval",
     seen: Callable[[Tensor], Tensor] = lambda point: point,
 ) -> Tensor:
-    """Where projected ascent on `loss(logits, y)` ends: the inner maximization of adversarial training.
+    """The last point of projected ascent on `loss(logits, y)`: the inner maximization of adversarial training.
 
     Every example takes all `steps`, whether it is misclassified or not; `step`, `reach` and `start` are those of
-    `ascend`. y is what the loss compares the logits with: labels, or other logits for a divergence. The network is in
-    eval mode meanwhile, or in `mode` "train". What it sees of a point may be something else: noisy copies of it.
+    `ascend`. y is what the loss compares the logits with: labels, or other logits for a divergence. During the search
+    the network is in eval mode, or in `mode` "train". `seen` maps a point to the network's input, such as noisy copies.
     """
     if mode not in get_args(Mode):
         raise unknown("mode", mode, get_args(Mode))

@@ -1,4 +1,4 @@
-"""Accuracy under attack, example by example: every returned point is checked and classified by us."""
+"""Accuracy under attack, one row per image: every point that an attack returns is checked and classified here."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -24,9 +24,11 @@ from atent.storage.row_format import Cost
 from atent.storage.rows import ATTACK, Row
 from atent.threat import Threat
 
+BATCH = 250
+
 
 class Attacked(NamedTuple):
-    """A batch after its attack: the rows, what they cost, and the points."""
+    """An attacked batch: the rows, their cost, the images and the points."""
 
     rows: list[Row]
     cost: Cost
@@ -41,10 +43,10 @@ def attack_images(
     threat: Threat | str,
     *,
     seed: int = 0,
-    batch: int = 250,
+    batch: int = BATCH,
     device: torch.device | str = "cpu",
 ) -> Iterator[list[Row]]:
-    """Attack image after image, a list of rows per batch. The generator depends on the batch's place alone."""
+    """Attack all images, a list of rows per batch. The generator depends on the seed and the batch's position only."""
     for part in evaluation_batches(len(images), batch):
         yield attack_batch(model, images, part, attack, threat, seed=seed, device=device).rows
 
@@ -59,7 +61,7 @@ def attack_batch(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Attacked:
-    """Attack the images of one batch and classify the points. The model is in eval mode and comes back as it was.
+    """Attack a batch of images and classify the points, with the model in eval mode; it is unchanged afterwards.
 
     A `PerImage` attack draws for each image from a generator that depends on the image's index alone; any other draws
     from one that depends on the first index of the batch. A `MinimalAttack` is evaluated at its nearest point: the
@@ -116,7 +118,7 @@ def attack_target(
     folder: Path,
     *,
     seed: int = 0,
-    batch: int = 250,
+    batch: int | None = None,
     device: torch.device | str = "cpu",
     save_images: bool = False,
 ) -> Path:
@@ -125,6 +127,7 @@ def attack_target(
     With `save_images` the points are saved too, a file per batch until all are there; batches that have rows but no
     points are attacked again.
     """
+    batch = batch or BATCH
     attack, threat, title = planned.attack, planned.threat, f"{planned.title} {planned.threat}"
     settings = {
         "label": planned.title,
@@ -141,7 +144,7 @@ def attack_target(
             if not new and (not save_images or points_kept(path, part.start)):
                 continue
             found = attack_batch(target.network, target.images, part, attack, threat, seed=seed, device=device)
-            if save_images:  # before the rows: a kill between the two costs a batch, not its points
+            if save_images:  # before the rows: after a kill between the two, the batch is attacked again
                 keep_points(path, found.rows, found.x, found.x_adv)
             yield (found.rows if new else []), found.cost
         if save_images:

@@ -1,4 +1,4 @@
-"""Certified accuracy of a smoothed network: a row per image in a file, as `attack` keeps them for attacks."""
+"""Certify a smoothed network: a file with one row per image, as `attack` writes for attacks."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from atent.evaluation.target import Target
 from atent.network import borrowed, repeat
 from atent.report.figures import draw_curve, save_picture
 from atent.smoothing.bounds import as_row, l2_radius
-from atent.smoothing.counting import Trial, work_off
+from atent.smoothing.counting import Trial, run_cases
 from atent.smoothing.stopping import BLOCK, Smoothing
 from atent.storage.certificates import CERTIFY, curve, read_certified
 from atent.storage.record import Batches, record
@@ -22,7 +22,7 @@ from atent.threat import Threat
 
 
 def named_radii(radii: Sequence[float], threats: Sequence[Threat | str], pixels: int | None) -> list[tuple[float, str]]:
-    """Each radius of interest, with the threat that it covers, in order; a linf ball is covered by an l2 one."""
+    """Each radius of interest with the threat that it covers, sorted; a linf ball is covered by an l2 ball."""
     found = [(float(radius), "") for radius in radii]
     found += [(l2_radius(threat, pixels), str(threat)) for threat in map(Threat.parse, threats)]
     return sorted(dict.fromkeys(found))
@@ -39,9 +39,9 @@ def certify_target(
     batch: int = 1000,
     device: torch.device | str = "cpu",
 ) -> Path:
-    """Certify every image of the target, a row each in `folder`/certify; what is there already is not done again.
+    """Certify every image of the target, with one row each in `folder`/certify; finished rows are kept.
 
-    The target's images are every `every`-th of the test set; rows keep the test set's index.
+    The images of the target are every `every`-th of the test set; a row has the index in the test set.
     """
     check_deterministic(target.network, target.images, device)
     settings = {
@@ -54,12 +54,12 @@ def certify_target(
         "radii": [list(pair) for pair in radii],
         "block": BLOCK,
         "every": every,
-    }  # without the batch size: it changes nothing but the network's rounding
+    }  # without the batch size: it changes only the rounding in the network
 
     def work(_: Path, done: int) -> Batches:
         began = time.perf_counter()
         trials = _trials(target.images, how, every, done, device)
-        for finished in work_off(target.network, trials, how.sigma, seed, batch):
+        for finished in run_cases(target.network, trials, how.sigma, seed, batch):
             rows = [{"index": t.index, "label": t.label, **as_row(t.certificate)} for t in finished]
             now = time.perf_counter()
             yield rows, Cost(sum(row["draws"] for row in rows), 0, round(now - began, 3))
@@ -80,11 +80,11 @@ def _trials(images: Images, how: Smoothing, every: int, skip: int, device: torch
 
 
 def check_deterministic(network: nn.Module, images: Images, device: torch.device | str = "cpu") -> None:
-    """Refuse a network that answers randomly already: its answers would not be those of the noise alone."""
+    """Refuse a randomized network: certificates need predictions whose only randomness is the noise."""
     x, _ = images.batch(slice(16), device)
     with borrowed(network):
-        if repeat(network, x).change > 0:  # bit for bit: a proof rests on it
+        if repeat(network, x).change > 0:  # bit for bit, since the proof depends on it
             raise UserError(
                 "two passes over the same images differ: the network is randomized, or smoothed already; smoothing "
-                "certifies networks whose answer depends on the image alone"
+                "certifies only networks whose prediction depends on nothing but the image"
             )

@@ -1,10 +1,11 @@
-"""Signs that an attack failed rather than that a network is robust. Each is a sentence with the figure behind it.
+"""Signs that an attack failed, not that a network is robust. Each is a sentence with its figures.
 
 After Carlini et al. 2019, https://arxiv.org/abs/1902.06705, and Athalye et al. 2018, https://arxiv.org/abs/1802.00420.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,7 +30,7 @@ NOTABLE = 0.02  # of the images: two of a hundred may be chance
 
 @dataclass(frozen=True)
 class Sample:
-    """Images that the network classifies correctly, with the network, and perhaps another one to make points on."""
+    """Images that the network classifies correctly, with the network, and optionally another one to make points on."""
 
     model: nn.Module
     x: Tensor
@@ -54,10 +55,10 @@ def check_network(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> list[str]:
-    """Try the network on its first images; what is suspicious, a sentence each.
+    """Test the network on its first images; returns a sentence for each suspicious finding.
 
-    It costs some 80 gradients and 300 forward passes an image. With an `other` network, points made on that one are
-    tried, too: 40 gradients of it and 40 forward passes more.
+    It costs about 80 gradients and 300 forward passes per image. With an `other` network, points made on it are tried
+    too: 40 gradients of it and 40 more forward passes.
     """
     threat = Threat.parse(threat)
     x, y = images.batch(slice(EXAMPLES), device)
@@ -67,7 +68,7 @@ def check_network(
         if not right.any():
             return ["none of the first images is classified right, so there is nothing to check"]
         sample = Sample(model, x[right], y[right], threat, seed, other)
-        # A smoothed network gives log-probabilities of random noise by its definition.
+        # A smoothed network gives log-probabilities of random noise by definition.
         odd = [] if isinstance(model, Smoothed) else [*check_outputs(sample), *check_randomness(sample)]
         return [*odd, *check_gradients(sample), *check_attacks(sample)]
 
@@ -75,7 +76,7 @@ def check_network(
 def check_target(
     target: Target, threats: Iterable[Threat], *, other: nn.Module | None = None, seed: int = 0, device: torch.device
 ) -> Iterator[tuple[Threat, list[str]]]:
-    """What is suspicious at the largest radius of each norm."""
+    """The suspicious findings at the largest radius of each norm."""
     largest = {threat.norm: threat for threat in sorted(threats, key=lambda threat: threat.eps)}
     for threat in largest.values():
         yield threat, check_network(target.network, target.images, threat, other=other, seed=seed, device=device)
@@ -95,9 +96,16 @@ def check_range(model: nn.Module, images: Images, device: torch.device | str = "
     ]
 
 
+def warn_of_range(networks: Mapping[str, nn.Module | None], images: Images, device: torch.device | str = "cpu") -> None:
+    """Print a warning for each network, by its name, that is hardly better than chance on clean images."""
+    for name, network in networks.items():
+        for warning in check_range(network, images, device) if network else []:
+            print(f"warning: {name}: {warning}", file=sys.stderr)
+
+
 @torch.no_grad()
 def check_outputs(sample: Sample) -> Iterator[str]:
-    """Logits must be logits: losses of probabilities vanish where the network is sure."""
+    """The outputs must be logits: losses of probabilities vanish where the network is confident."""
     outputs = sample.model(sample.x)
     if outputs.min() >= 0 and outputs.max() <= 1 + 1e-5 and (outputs.sum(1) - 1).abs().max() < 1e-4:
         yield (
@@ -112,7 +120,7 @@ def check_outputs(sample: Sample) -> Iterator[str]:
 
 
 def check_randomness(sample: Sample) -> Iterator[str]:
-    """A random network must be attacked in the mean over its randomness."""
+    """A randomized network must be attacked in the mean over its randomness."""
     found = repeat(sample.model, sample.x)
     if found.random:
         yield (
@@ -123,7 +131,7 @@ def check_randomness(sample: Sample) -> Iterator[str]:
 
 
 def check_gradients(sample: Sample) -> Iterator[str]:
-    """Gradient attacks need gradients."""
+    """Gradient attacks need gradients that are finite and not zero."""
     gradient = input_gradient(lambda x: cross_entropy(sample.model(x), sample.y), sample.x).flatten(1)
     lost = float(((gradient == 0).all(1) | ~gradient.isfinite().all(1)).float().mean())
     if lost > NOTABLE:
@@ -135,7 +143,7 @@ def check_gradients(sample: Sample) -> Iterator[str]:
 
 
 def check_attacks(sample: Sample) -> Iterator[str]:
-    """More steps, more radius and more knowledge must not make an attack weaker."""
+    """More steps, a larger radius and access to gradients must not make an attack weaker."""
     count = len(sample.x)
     once = sample.left(Pgd(steps=1, reach=1.0, start="center"))
     many, by_margin = sample.left(Pgd(steps=20)), sample.left(Pgd(steps=20, loss="margin"))
@@ -173,7 +181,7 @@ def check_attacks(sample: Sample) -> Iterator[str]:
 
 
 def _everything(sample: Sample) -> Threat:
-    """The smallest threat of the same norm that holds the grey image around every image."""
+    """The smallest threat of the same norm that contains the grey image around every image."""
     radius = 0.5 if sample.threat.norm == "linf" else 0.5 * math.sqrt(sample.x[0].numel())
     return sample.threat.with_radius(radius)
 
@@ -181,7 +189,8 @@ def _everything(sample: Sample) -> Threat:
 def transfer(sample: Sample, other: nn.Module, among: Tensor) -> Tensor:
     """Which images withstand every point of PGD-20's paths on another network, on cross-entropy and on the margin.
 
-    Those not `among` are not tried. A path does not end where it breaks the other network: such points carry least far.
+    Only the images in the mask `among` are tried. A path does not end where the other network is wrong: such points
+    transfer worst.
     """
     left = among.clone()
     generator = derive(sample.seed, "transfer", device=sample.x.device)

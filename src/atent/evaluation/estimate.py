@@ -4,13 +4,13 @@ The survivors of the first phase are known. The second phase attacks them in ran
 accuracy, the worst case of both phases, is narrow enough. `evaluation.sampling` has the law of the interval.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from atent.errors import UserError
+from atent.errors import Interrupted, UserError
 from atent.evaluation.attack import attack_batch, attack_target
 from atent.evaluation.sampling import Estimate, Goal, Law, draw_order
 from atent.evaluation.suites import Phases
@@ -19,7 +19,7 @@ from atent.network import borrowed, repeat
 from atent.progress import detail
 from atent.smoothing.smoothed import Smoothed
 from atent.storage.record import Batches, record
-from atent.storage.row_file import RowFile, complain, finished_files, leave_out
+from atent.storage.row_file import RowFile, finished_files, leave_out, warn
 from atent.storage.row_format import Content, Cost
 from atent.storage.rows import ATTACK, Row
 from atent.storage.samples import SAMPLE
@@ -58,8 +58,7 @@ def estimate_target(
     *,
     confidence: float = 0.95,
     seed: int = 0,
-    batch: int = 250,
-    drawn: int = DRAWN,
+    batch: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Estimated:
     """Attack survivors until the goal is reached; one row per image in `folder`/sample. A later goal adds rows.
@@ -67,6 +66,7 @@ def estimate_target(
     Attacks draw from a generator of each image, or, in other libraries, of each batch of the sample.
     """
     check_steady(target, device)
+    drawn = batch or DRAWN
     threat = phases.second.threat
     path = attack_target(target, phases.first, folder, seed=seed, batch=batch, device=device)
     survivors = [row["index"] for row in RowFile(ATTACK, path).read().rows if row["robust"]]
@@ -77,7 +77,7 @@ def estimate_target(
     law = Law(whole, len(survivors), drawn, confidence)
     if goal.within is not None and (least := law.fewest_draws(goal.within)) > 0.9 * len(survivors):
         share = "all" if least == len(survivors) else f"at least {least:,} of"
-        complain(f"--within {goal.within:g}: {share} the {len(survivors):,} survivors will be attacked")
+        warn(f"--within {goal.within:g}: {share} the {len(survivors):,} survivors will be attacked")
     order = draw_order(survivors, seed)
     settings = {
         "label": phases.name,
@@ -102,7 +102,26 @@ def estimate_target(
             yield found.rows, found.cost
 
     header = {**target.header(settings, seed), "examples": len(order)}
-    return read_estimate(record(SAMPLE, folder, header, f"{phases.name} {threat}, sample", work))
+    try:
+        path = record(SAMPLE, folder, header, f"{phases.name} {threat}, sample", work)
+    except Interrupted:
+        warn(str(read_estimate(RowFile.of(SAMPLE, folder, header).path)))
+        raise
+    return read_estimate(path)
+
+
+def make_goal(
+    within: float | None, claim: float | None, confidence: float, others: Mapping[str, bool] | None = None
+) -> Goal | None:
+    """When to stop sampling; None: attack all images. A sample has nothing for the `others` options to show."""
+    if within is None and claim is None:
+        return None
+    goal = Goal(within, claim)
+    Law(1, 1, 1, confidence)  # refuses what is no probability, before any work
+    for option, given in (others or {}).items():
+        if given:
+            raise UserError(f"{option} with --within or --claim: a sample does not have all images; leave one out")
+    return goal
 
 
 def broken_at(law: Law, rows: Sequence[Row]) -> list[int]:

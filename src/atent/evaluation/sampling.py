@@ -26,6 +26,7 @@ NEGLIGIBLE = 1e-9  # a tail of this part of the error is counted as error and no
 RESERVED = 0.8  # the share of the error that is reserved for it; the rest is spread over all looks
 
 Array = NDArray[np.float64]
+Limits = Callable[[int], Sequence[int]]
 
 
 class Estimate(NamedTuple):
@@ -75,9 +76,7 @@ class OneSided:
     error reserved for the aim may be used.
     """
 
-    def __init__(
-        self, survivors: int, looks: Sequence[int], alpha: float, limits: Callable[[int], Sequence[int]]
-    ) -> None:
+    def __init__(self, survivors: int, looks: Sequence[int], alpha: float, limits: Limits) -> None:
         self.survivors, self.looks, self.alpha, self.limits = survivors, looks, alpha, limits
         self.log_factorial: Array = special.gammaln(np.arange(survivors + 1) + 1.0)
         self._running: dict[int, tuple[list[int], Iterator[int]]] = {}
@@ -86,13 +85,13 @@ class OneSided:
     def largest(self, look: int, count: int) -> int:
         """The largest B that is not rejected at this look; all larger ones are.
 
-        A tail smaller than a look's own share of alpha is rejected whatever happened before, and tails shrink as B
+        A tail below half of a look's own share of alpha is rejected whatever happened before, and tails shrink as B
         grows. Below the smallest such B, each B is tested, because rare counts need not grow with B.
         """
         if (look, count) not in self._largest:
-            share = self.alpha * (1 - RESERVED) / len(self.looks)
+            half = self.alpha * (1 - RESERVED) / len(self.looks) / 2
             every = range(self.survivors + 1)
-            certain = bisect_left(every, True, key=lambda b: self._tail(b, self.looks[look], count) < share)
+            certain = bisect_left(every, True, key=lambda b: self._tail(b, self.looks[look], count) < half)
             self._largest[look, count] = next(b for b in reversed(every[:certain]) if self.rare(look, b) < count)
         return self._largest[look, count]
 
@@ -109,7 +108,6 @@ class OneSided:
         B/N, and then weighted by the probability that the survivors not drawn yet bring the sum to B.
         """
         rate = breaking / self.survivors
-        reserved = RESERVED * self.alpha
         paths, low, last, spent, used = np.ones(1), 0, 0, 0.0, 0.0
         for look, (draws, limit) in enumerate(zip(self.looks, self.limits(breaking), strict=True), start=1):
             paths = np.convolve(paths, self._binomial(draws - last, rate, np.arange(draws - last + 1)))
@@ -120,7 +118,7 @@ class OneSided:
             below = np.cumsum(law)
             spread = self.alpha * (1 - RESERVED) * look / len(self.looks)
             rare = int(np.searchsorted(below, spread + used - spent, side="right"))
-            aimed = int(np.searchsorted(below, spread + reserved - spent, side="right"))
+            aimed = int(np.searchsorted(below, spread + RESERVED * self.alpha - spent, side="right"))
             rare = max(rare, min(aimed, limit - low + 1))
             spent += float(below[rare - 1]) if rare else 0.0
             used = max(used, spent - spread)
@@ -148,7 +146,7 @@ class OneSided:
 
 
 def stopping_count(draws: int, survivors: int, half_width: float, alpha: float) -> tuple[int, float]:
-    """The largest count whose interval is about +- `half_width`, and the lower end of this interval; -1, -1: none.
+    """The largest count (negative: none) whose interval is about +- `half_width`, and the lower end of the interval.
 
     By Wilson's interval for a sample without replacement. It decides where error is spent, not how much.
     """
@@ -158,8 +156,6 @@ def stopping_count(draws: int, survivors: int, half_width: float, alpha: float) 
     n = draws * (survivors - 1) / (survivors - draws)
     shrink = 1 + z * z / n
     variance = n * ((half_width * shrink / (survivors * z)) ** 2 - (z / (2 * n)) ** 2)
-    if variance < 0:
-        return -1, -1.0
     if variance >= 0.25:
         return draws, survivors
     count = math.floor(draws * (1 - math.sqrt(1 - 4 * variance)) / 2)

@@ -52,7 +52,7 @@ PAPER_STEPS = ((0.3, 0.01), (0.031, 0.003), (8 / 255, 0.003))
 
 
 def suite_attacks(name: str, threat: Threat | str, classes: int | None = None) -> list[Settings]:
-    """The settings of a suite's attacks for a threat, without those that so few classes do not define."""
+    """The settings of a suite's attacks for a threat, without those not defined for so few classes."""
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
     threat = Threat.parse(threat)
@@ -111,7 +111,7 @@ class Choice:
     one: Attack | None
 
     def plan(self, target: Target, threats: Sequence[Threat]) -> list[Planned]:
-        """Every attack against every threat; no threats: the target's own. Refuse an attack not defined for them."""
+        """Every attack against every threat (default: the target's own). Refuse an attack not defined for them."""
         return _checked(
             [one for threat in _threats(target, threats) for one in self._against(threat, target)], target.network
         )
@@ -142,7 +142,7 @@ class Choice:
 
 def _threats(target: Target, threats: Sequence[Threat]) -> Sequence[Threat]:
     if not threats and target.threat is None:
-        raise UserError(f"{target.model} does not say its threat, so --threat must be given, such as linf:0.3")
+        raise UserError(f"{target.model} has no threat of its own, so --threat must be given, such as linf:0.3")
     return threats or [Threat.parse(str(target.threat))]
 
 
@@ -158,7 +158,7 @@ def _cascade(name: str, attacks: list[Settings]) -> Settings:
 
 
 def choose_attacks(name: str | None, fields: Sequence[str], suite: str | None) -> Choice:
-    """The attack of this name (default: pgd) with fields `key=value`, or a suite; mistakes are told here."""
+    """The attack of this name (default: pgd) with fields `key=value`, or a suite; wrong names are refused here."""
     given = dict(map(parse_setting, fields))
     if "name" in given:
         raise UserError("--set name=...: the attack's name is given by --attack")

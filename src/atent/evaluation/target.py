@@ -1,4 +1,4 @@
-"""What is evaluated: a trained network (run folder, weights file or function), and the images to try it on."""
+"""What is evaluated: a trained network (run folder, weights file or function) and its test images."""
 
 import json
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ from atent.storage.run import Run
 class Target:
     """A network with its weights' hash, and the images.
 
-    Where a recipe says it: the threat that the network was trained for, and the `smooth` noise that it is to be
-    smoothed with (0: none).
+    From a recipe also: the threat that the network was trained for, and `smooth`, the deviation of the noise that it
+    is smoothed with (0: none).
     """
 
     network: nn.Module
@@ -37,7 +37,7 @@ class Target:
     data: str
     threat: str | None
     folder: Path
-    digest: str = ""  # of which images these are, where their name does not say it
+    digest: str = ""  # of which images these are, where their name does not identify them
     smooth: float = 0.0
 
     def header(self, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def open_target(
 ) -> Target:
     """Load a run folder's best weights, or a weights file; a foreign file's model and data must be named.
 
-    A `package.module:function` that only the file names is imported and called if `trust` says so, else refused.
+    A `package.module:function` that only the file names is imported and called with `trust`, else refused.
     Or call `package.module:function`, which returns a network with its weights; its data must be named.
     """
     if _is_function(name):
@@ -101,7 +101,7 @@ def open_target(
 def smooth_target(target: Target, sigma: float | None = None, draws: int = 16) -> Target:
     """The same target with its network smoothed by normal noise of this sigma (None: its recipe's; 0: not smoothed).
 
-    Each answer is the mean over so many `draws` of the noise.
+    Each prediction is the mean over `draws` draws of the noise.
     """
     sigma = target.smooth if sigma is None else sigma
     return replace(target, network=Smoothed(target.network, sigma, draws).eval()) if sigma else target
@@ -110,9 +110,9 @@ def smooth_target(target: Target, sigma: float | None = None, draws: int = 16) -
 def open_network(
     name: str | Path, shape: Shape, model: str, device: torch.device | str = "cpu", *, trust: bool = False
 ) -> nn.Module:
-    """A network alone, named like a target, for images of this shape; `model` builds it where a file does not say.
+    """A network alone, named like a target, for images of this shape; `model` builds it if the file names none.
 
-    Another `package.module:function` that only the file names is refused, unless `trust` says otherwise.
+    Another `package.module:function` that only the file names is refused without `trust`.
     """
     if _is_function(name):
         return build_model(str(name), shape).to(device).eval()
@@ -136,7 +136,7 @@ def _is_function(name: str | Path) -> bool:
 
 
 def _find_weights(path: Path) -> tuple[Path, Recipe | None]:
-    """The file with the weights, and the recipe where a run or a checkpoint of ours tells it."""
+    """The file with the weights, and the recipe if it is a run or a checkpoint of ours."""
     weights = Run(path).best if path.is_dir() else path
     if not weights.is_file():
         raise UserError(

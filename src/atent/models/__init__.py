@@ -1,4 +1,4 @@
-"""Networks: `MODELS[name](shape)` builds one of the paper's with random weights; users' own, and weights from files."""
+"""Networks: `MODELS[name](shape)` builds one with random weights; also users' own networks, and weights from files."""
 
 from atent.models.build import MODELS
 from atent.models.lenet5 import LeNet5

@@ -1,4 +1,4 @@
-"""A network by name, function or object, tried on the images' shape before any work."""
+"""Build a network by name, function or object, and check that it fits the images before any work."""
 
 import inspect
 from collections.abc import Callable
@@ -27,11 +27,11 @@ MODELS: dict[str, Callable[[Shape], nn.Module]] = {
     "wrn-28-10": partial(WideResNet, depth=28, widen=10),
     "wrn-34-10": partial(WideResNet, depth=34, widen=10),
 }
-OBJECT = " (a Python object)"  # ends the name of a network that was given as one
+OBJECT = " (a Python object)"  # end of the name of a network that was given as an object
 
 
 def build_model(model: str | nn.Module, shape: Shape) -> nn.Module:
-    """A network by our name, a user's `package.module:function`, or `timm:resnet18` and `torchvision:resnet18`."""
+    """A network by built-in name, a user's `package.module:function`, `timm:resnet18` or `torchvision:resnet18`."""
     if isinstance(model, nn.Module):
         name, network = type(model).__name__, model
     else:
@@ -42,7 +42,7 @@ def build_model(model: str | nn.Module, shape: Shape) -> nn.Module:
 
 def _built(name: str, shape: Shape) -> nn.Module:
     if name.endswith(OBJECT):
-        raise UserError(f"the network was {name}; --model package.module:function must name what builds it")
+        raise UserError(f"the network was {name}; --model package.module:function must name a function that builds it")
     build: Callable[..., nn.Module] = outside_model(name) or look_up(MODELS, name, "model")
     try:
         network = build(shape) if _wants_shape(build) else build()
@@ -54,10 +54,10 @@ def _built(name: str, shape: Shape) -> nn.Module:
 
 
 def _wants_shape(build: Callable[..., nn.Module]) -> bool:
-    """Whether it must be told the shape; a user's function that knows its network's shape can be called without."""
+    """Whether `build` takes the shape as an argument; a user's function may not need it."""
     try:
         parameters = inspect.signature(build).parameters
-    except (TypeError, ValueError):  # no signature to be had, as of some built-in functions
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return True
     given = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
     required = any(p.default is p.empty and p.kind not in given for p in parameters.values())
@@ -65,11 +65,11 @@ def _wants_shape(build: Callable[..., nn.Module]) -> bool:
 
 
 def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:
-    """Try the network on two black images, so that one that does not fit the data is refused before any work."""
+    """Run the network on two black images, to refuse one that does not fit the data before any work."""
     black = torch.zeros(2, *shape.image)
     try:
         with torch.no_grad():
-            if any(map(is_lazy, network.parameters())):  # such a layer learns its size from its first images
+            if any(map(is_lazy, network.parameters())):  # such a layer gets its size from its first input
                 network.eval()(black)
                 network.train()
             with borrowed(network):

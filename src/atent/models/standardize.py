@@ -1,4 +1,4 @@
-"""Pixels stay in [0,1] everywhere outside the network; standardization is its first layer."""
+"""Standardization as the first layer of a network: outside of the network pixels are always in [0,1]."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,9 +23,9 @@ class Standardize(nn.Module):
 
 
 class Standardized(nn.Module):
-    """A network behind a layer that standardizes its images. It reads weights of our first versions, too.
+    """A standardizing layer followed by a network.
 
-    Those called the two parts `0` and `1`.
+    It also loads weights of the first versions, in which the two parts are named `0` and `1`.
     """
 
     def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -40,7 +40,7 @@ class Standardized(nn.Module):
 
 
 class Parts(NamedTuple):
-    """How the names of tensors begin in the layer that standardizes and in the network behind it."""
+    """The prefixes of tensor names in the standardizing layer and in the network after it."""
 
     standardize: str
     network: str
@@ -50,7 +50,7 @@ NEW, OLD = Parts("standardize.", "network."), Parts("0.", "1.")
 
 
 def parts_of(model: nn.Module) -> Parts | None:
-    """The names of the two parts if the model is ours, or a user's nn.Sequential(Standardize(...), network)."""
+    """The prefixes of a `Standardized` model, or of a user's nn.Sequential(Standardize(...), network); else None."""
     if isinstance(model, Standardized):
         return NEW
     sequence = isinstance(model, nn.Sequential) and len(model) == 2 and isinstance(model[0], Standardize)
@@ -58,7 +58,7 @@ def parts_of(model: nn.Module) -> Parts | None:
 
 
 def rename_parts(tensors: Mapping[str, Tensor], to: Parts, prefix: str = "") -> dict[str, Tensor]:
-    """The same tensors under the other names, if they are those of a standardized network behind this prefix."""
+    """The same tensors with the prefixes `to`, if they are those of a standardized network under `prefix`."""
     before = OLD if to is NEW else NEW
     if f"{prefix}{before.standardize}mean" not in tensors:
         return dict(tensors)

@@ -1,4 +1,4 @@
-"""Weights from files, ours or foreign: which layers they fit, which start from scratch, which stay as they are."""
+"""Load weights from files, also of other programs; keep some layers from scratch; freeze layers."""
 
 import hashlib
 import pickle
@@ -13,41 +13,43 @@ from atent.models.standardize import NEW, OLD, parts_of, rename_parts
 from atent.storage.files import load_tensors, take_part
 from atent.storage.run import Run
 
-_WRAPPED = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights in their files
+_WRAPPED = ("state_dict", "model_state_dict", "model")  # the usual keys of the weights in files of training scripts
 _PREFIX = "module."  # DataParallel's
 
 
 def load_weights(model: nn.Module, path: Path, reset: Iterable[str] = ()) -> str:
-    """Load a run's best weights, a safetensors file or a `.pt` state_dict into the model; return their sha256.
+    """Load the best weights of a run, a safetensors file or a `.pt` state_dict into the model; return their sha256.
 
-    Layers named by `reset` keep what they have; everything else must be in the file, and fit.
+    Layers named in `reset` keep their weights; all others must be in the file with the same shapes.
     """
-    ours, anew = model.state_dict(), _tensors_of(model, reset)
+    ours, kept = model.state_dict(), _tensors_of(model, reset)
     found = _named_as(model, read_weights(path))
-    # A foreign network knows nothing of the layer that standardizes its input: that one is the data's.
+    # Weights of other programs have no standardizing layer; its mean and std come from the data.
     parts = parts_of(model)
     own = {f"{parts.standardize}{name}" for name in ("mean", "std")} - found.keys() if parts else set()
-    wanted = [name for name in ours if name not in anew | own]
+    wanted = [name for name in ours if name not in kept | own]
     for name in wanted:
         if name not in found:
-            raise _misfit(path, name, f"there is no {name} in it", _behind(model))
+            raise _misfit(path, name, f"it has no {name}", _network_prefix(model))
         if found[name].shape != ours[name].shape:
             shapes = f"{tuple(found[name].shape)} in it, {tuple(ours[name].shape)} in the model"
-            raise _misfit(path, name, f"{name} is {shapes}", _behind(model))
-    left = sorted(name for name in found.keys() - ours.keys() if not _below(name, reset, _behind(model)))
+            raise _misfit(path, name, f"{name} is {shapes}", _network_prefix(model))
+    left = sorted(name for name in found.keys() - ours.keys() if not _in_layers(name, reset, _network_prefix(model)))
     if left:
-        raise UserError(f"{path} does not fit the model: the model has no {left[0]} ({len(left)} tensors like that)")
+        raise UserError(f"{path} does not fit the model: the model has no {left[0]} ({len(left)} such tensors)")
     model.load_state_dict({name: found[name] for name in wanted}, strict=False)
     return weights_hash(model)
 
 
 def _misfit(path: Path, name: str, reason: str, start: str) -> UserError:
     layer = name.removeprefix(start).rpartition(".")[0] or name
-    return UserError(f"{path} does not fit the model: {reason}; in training, --reset {layer} starts that layer anew")
+    return UserError(
+        f"{path} does not fit the model: {reason}; in training, --reset {layer} trains that layer from scratch"
+    )
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The table of tensors in a weights file or a run folder."""
+    """The tensors in a weights file or a run folder, by name."""
     path = Run(path).best if path.is_dir() else path
     if not path.is_file():
         raise UserError(f"no weights at {path}; expected a run folder of atent train, or a weights file")
@@ -64,7 +66,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # torch raises pickle, runtime, zip and OS errors here
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if isinstance(error, pickle.UnpicklingError):
-            reason = "it holds more than tensors, and nothing else is unpickled here; save model.state_dict() instead"
+            reason = "it contains more than tensors, which is not unpickled for safety; save model.state_dict() instead"
         raise UserError(f"cannot read weights from {path}: {reason}") from None
     for name in _WRAPPED:
         if isinstance(found, dict) and isinstance(found.get(name), dict):
@@ -75,7 +77,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def _named_as(model: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under the model's names: a parallel wrapper's prefix removed, our standardizing one's added."""
+    """The tensors with the model's names: DataParallel's prefix removed, or the prefix of our network part added."""
     ours = model.state_dict()
     plain = {name.removeprefix(_PREFIX): tensor for name, tensor in found.items()}
     candidates = [found, plain]
@@ -85,7 +87,7 @@ def _named_as(model: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def freeze(model: nn.Module, layers: Iterable[str]) -> None:
-    """Leave layers out of the training: no gradient, and in training no dropout and no moving statistics."""
+    """Freeze layers: no gradient, and during training no dropout and no update of BatchNorm statistics."""
     frozen = _tensors_of(model, layers)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and name not in frozen)
@@ -94,10 +96,10 @@ def freeze(model: nn.Module, layers: Iterable[str]) -> None:
 
 
 def _tensors_of(model: nn.Module, layers: Iterable[str]) -> set[str]:
-    """The names of the parameters and buffers of these layers; a layer that is not there is refused."""
-    names, chosen, start = list(model.state_dict()), set[str](), _behind(model)
+    """The names of the parameters and buffers of these layers; an unknown layer is an error."""
+    names, chosen, start = list(model.state_dict()), set[str](), _network_prefix(model)
     for layer in layers:
-        below = {name for name in names if _below(name, [layer], start)}
+        below = {name for name in names if _in_layers(name, [layer], start)}
         if not below:
             known = {name.removeprefix(start).rpartition(".")[0] for name in names if name.startswith(start)}
             raise unknown("layer", layer, sorted(known)[:20])
@@ -105,12 +107,12 @@ def _tensors_of(model: nn.Module, layers: Iterable[str]) -> set[str]:
     return chosen
 
 
-def _below(name: str, layers: Iterable[str], start: str) -> bool:
+def _in_layers(name: str, layers: Iterable[str], start: str) -> bool:
     return any(name == start + layer or name.startswith(f"{start}{layer}.") for layer in layers)
 
 
-def _behind(model: nn.Module) -> str:
-    """How the names of a network's own tensors begin: behind our standardizing layer it is a second part."""
+def _network_prefix(model: nn.Module) -> str:
+    """The prefix of the network's own tensors; not empty if there is a standardizing layer."""
     parts = parts_of(model)
     return parts.network if parts else ""
 
@@ -118,7 +120,7 @@ def _behind(model: nn.Module) -> str:
 def weights_hash(model: nn.Module) -> str:
     """sha256 over the names and bytes of the weights and buffers.
 
-    A standardized network's parts go by their old names, so that rows of older runs are still known as its own.
+    The parts of a standardized network get their old names, so that rows of older runs still match it.
     """
     digest = hashlib.sha256()
     tensors = rename_parts(model.state_dict(), OLD) if parts_of(model) is NEW else model.state_dict()

@@ -1,4 +1,4 @@
-"""How the weights move: optimizers by name, schedules as functions of the time, the average of the weights."""
+"""Updates of the weights: optimizers by name, learning rate schedules, weight averaging."""
 
 from atent.optim.averaging import averaged
 from atent.optim.entropy_sgd import EntropySGD

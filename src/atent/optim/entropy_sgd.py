@@ -1,4 +1,4 @@
-"""Entropy-SGD: an optimizer that looks around in weight space before it steps."""
+"""Entropy-SGD: an optimizer that samples weights around the current ones before each step."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -18,15 +18,15 @@ class EntropySGD(torch.optim.Optimizer):
         mu <- (1 - share) mu + share w'_{k+1},                                                   mu_0 = w
         w <- w - lr (w - mu)
 
-    gamma (w - mean of w') is the gradient of -log of the integral of exp(-L(w') - gamma/2 |w - w'|^2), so wide valleys
-    win. gamma grows by the factor 1 + `growth` with each step of w, up to 1 / step. `step(closure)` calls the closure
-    `steps` times; it must zero the gradients, compute the loss at the present weights, back-propagate it and return it.
-    If it raises, the weights are as before. The noise is drawn from `generator`, by default one of its own with a fixed
-    seed; `train_step` sets it to the batch's.
+    gamma (w - mean of w') is the gradient of -log of the integral of exp(-L(w') - gamma/2 |w - w'|^2), so wide
+    minima are preferred. gamma grows by the factor 1 + `growth` with each step of w, up to 1 / step. `step(closure)`
+    calls the closure `steps` times; it must zero the gradients, compute the loss at the current weights, back-propagate
+    it and return it. If it raises, the weights are restored. The noise is drawn from `generator`, by default a new one
+    with a fixed seed; `train_step` sets it to that of the batch.
 
     Chaudhari et al. 2017, https://arxiv.org/abs/1611.01838. Differs from the paper's Algorithm ("Entropy SGD" of
-    Jagatap et al.) in: the outer step is lr (w - mu) with lr near 1, not lr gamma (w - mu), which hardly moves. Differs
-    from Chaudhari et al. in: the Langevin steps see one batch, not a new one each; no momentum in them.
+    Jagatap et al.) in: the outer step is lr (w - mu) with lr near 1, not lr gamma (w - mu), a very small step. Differs
+    from Chaudhari et al. in: the Langevin steps use one batch, not a new one each; no momentum in them.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class EntropySGD(torch.optim.Optimizer):
         self.generator = generator or derive(0, "entropy-sgd", device=device)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]  # it cannot do without a closure
+    def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]  # it needs a closure
         moved = [(p, group) for group in self.param_groups for p in group["params"] if p.requires_grad]
         centers = [p.clone() for p, _ in moved]
         averages = [p.clone() for p, _ in moved]
@@ -78,13 +78,13 @@ class EntropySGD(torch.optim.Optimizer):
         return loss
 
     def _age(self, p: Tensor) -> Tensor:
-        """How many steps the weight has made; a tensor, so that checkpoints keep it."""
+        """The number of steps of this parameter; a tensor, so that checkpoints contain it."""
         age: Tensor = self.state[p].setdefault("age", torch.zeros((), dtype=torch.float32))
         return age
 
 
 def _pull(group: dict[str, Any], age: float) -> float:
-    """gamma, grown; at most 1/step, with which a Langevin step returns to w: beyond 2/step the chain would diverge."""
+    """gamma after its growth, at most 1/step: there a Langevin step returns to w; above 2/step the chain diverges."""
     gamma, most = group["gamma"], 1 / group["step"]
     return float(gamma * math.exp(min(age * math.log1p(group["growth"]), math.log(most / gamma)))) if gamma else 0.0
 

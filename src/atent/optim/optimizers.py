@@ -13,7 +13,7 @@ from atent.optim.entropy_sgd import EntropySGD
 
 
 class Optimizer(Protocol):
-    """How the weights move: builds a torch optimizer. Its `lr` is what the schedule multiplies."""
+    """Builds a torch optimizer. The schedule multiplies its `lr`."""
 
     @property
     def lr(self) -> float: ...

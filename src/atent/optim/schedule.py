@@ -1,4 +1,4 @@
-"""The learning rate and the eps warm-up as functions of the time."""
+"""The learning rate and eps during training, as functions of the completed fraction."""
 
 import math
 from typing import Annotated, Literal
@@ -10,12 +10,12 @@ from atent.methods import Count, Scale, Size, method
 
 @method
 class Schedule:
-    """The learning rate's factor and eps' share at a moment of the training, `done` of 1; no state to store.
+    """Factors of the learning rate and of eps, as functions of the completed fraction `done` of the training.
 
     constant; step: times `factor` at each of `milestones` (epochs); cosine: to 0; one-cycle: up from 1/25 and down to
-    0 along cosines. During the first `warmup` of the training the rate climbs. Eps climbs with it, in a straight line
-    that takes `eps_warmup` times as long: the other way round, eps full while the rate is still low, MNIST at linf .3
-    sticks at a constant prediction.
+    0 along cosines. During the first fraction `warmup` of the training the learning rate rises. Eps rises linearly,
+    `eps_warmup` times as long: with full eps at a low learning rate, training on MNIST at linf .3 gets stuck at a
+    constant prediction.
     """
 
     name: Literal["constant", "step", "cosine", "one-cycle"] = "constant"
@@ -25,23 +25,23 @@ class Schedule:
     factor: Size = 0.1
 
     def rate(self, done: float, epochs: int) -> float:
-        """The factor of the learning rate, in [0, 1] (more only if `factor` is)."""
+        """The factor of the learning rate, in [0, 1] (above 1 only if `factor` is)."""
         if done < self.warmup:
             climbed = done / self.warmup
             return 0.04 + 0.96 * (_cosine(1 - climbed) if self.name == "one-cycle" else climbed)
         if self.name in ("cosine", "one-cycle"):
             return _cosine((done - self.warmup) / (1 - self.warmup))
         if self.name == "step":
-            # The tolerance keeps rounding in done * epochs from delaying a drop by a batch.
+            # The tolerance: rounding of done * epochs must not delay a drop by a batch.
             return self.factor ** sum(done * epochs >= milestone - 1e-9 for milestone in self.milestones)
         return 1.0
 
     def eps_share(self, done: float) -> float:
-        """The share of the threat's radius used in training at this moment."""
+        """The factor of the threat's eps."""
         length = self.warmup * self.eps_warmup
         return min(1.0, done / length) if length > 0 else 1.0
 
 
 def _cosine(way: float) -> float:
-    """From 1 at way 0 to 0 at way 1."""
+    """A half cosine: 1 at way 0, 0 at way 1."""
     return (1 + math.cos(math.pi * way)) / 2

@@ -3,17 +3,16 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from atent.storage.files import write_aside
-from atent.storage.rows import Rate
-
-if TYPE_CHECKING:
-    from PIL import Image
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from atent.storage.files import write_atomically
+from atent.storage.rows import Rate
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 WIDTH, HEIGHT = 640, 420
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 40, 44  # margins of the frame
@@ -54,7 +53,7 @@ def draw_curve(curve: Sequence[tuple[float, float]], asked: Sequence[tuple[float
 def save_picture(picture: "Image.Image", path: Path) -> None:
     content = io.BytesIO()
     picture.save(content, "PNG")
-    write_aside(path, content.getvalue())
+    write_atomically(path, content.getvalue())
 
 
 SHOWN = 10
@@ -88,8 +87,12 @@ def draw_sheet(points: dict[str, NDArray[Any]], title: str, classes: Sequence[st
         draw.text((2 * GAP, GAP + k * LINE), line, fill="black", font=font)
     for place, k in enumerate(chosen):
         left, top = 2 * GAP + place % 2 * block, 2 * GAP + len(head) * LINE + place // 2 * row
-        said = [classes[points[key][k]] for key in ("clean", "adversarial")]
-        captions = [f"image {points['index'][k]}: {said[0]}", f"now {said[1]}", f"size {points['size'][k]:.3g}"]
+        predicted = [classes[points[key][k]] for key in ("clean", "adversarial")]
+        captions = [
+            f"image {points['index'][k]}: {predicted[0]}",
+            f"now {predicted[1]}",
+            f"size {points['size'][k]:.3g}",
+        ]
         pictures = (points["x"][k], points["x_adv"][k], 0.5 + difference[k] / (2 * largest))
         for column, (caption, pixels) in enumerate(zip(captions, pictures, strict=True)):
             corner = (left + column * (side + GAP), top)

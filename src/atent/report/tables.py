@@ -39,7 +39,7 @@ class ClassResult(NamedTuple):
     robust: Rate
 
 
-class Met(NamedTuple):
+class Group(NamedTuple):
     """Attacks on the same network with the same examples and the same threat."""
 
     run: str
@@ -53,23 +53,26 @@ class Met(NamedTuple):
         return all(attack.verified for attack in self.attacks)
 
 
-def finished(folder: Path, say: Callable[[str], None] = leave_out) -> list[Met]:
+def finished(folder: Path, say: Callable[[str], None] = leave_out) -> list[Group]:
     """Every finished attack of a run folder, comparable ones grouped together, the smallest radius first.
 
-    Networks are told apart by their weights' hash where a folder has rows of several (a run trained further), and by
-    how they were smoothed. A file that is damaged or unfinished is left out, and named.
+    Where a folder has rows of several networks (a run trained further), the hash of the weights is added to the name,
+    and so is the smoothing. A damaged or unfinished file is left out and reported to `say`.
     """
-    found: dict[tuple[str, str, str, str, str, Threat, int], Met] = {}
+    found: dict[tuple[str, str, str, str, str, Threat, int], Group] = {}
     for _, attack in finished_files(ATTACK, folder, say):
         header, threat = attack.header, Threat.parse(attack.header["threat"])
         smoothing, images = smoothing_of(header), header.get("images", "")
         key = (header["weights"], header["model"], smoothing, header["data"], images, threat, len(attack.rows))
         name = f"{folder.resolve().name}{smoothing and f', {smoothing}'}"
-        met = found.setdefault(key, Met(name, header["data"], threat, header.get("classes") or [], []))
-        met.attacks.append(attack)
+        group = found.setdefault(key, Group(name, header["data"], threat, header.get("classes") or [], []))
+        group.attacks.append(attack)
     several = len({weights for weights, *_ in found}) > 1
-    named = [met._replace(run=f"{met.run} ({weights[:6]})") if several else met for (weights, *_), met in found.items()]
-    return sorted(named, key=lambda met: (met.run, met.data, met.threat.norm, met.threat.eps))
+    named = [
+        group._replace(run=f"{group.run} ({weights[:6]})") if several else group
+        for (weights, *_), group in found.items()
+    ]
+    return sorted(named, key=lambda group: (group.run, group.data, group.threat.norm, group.threat.eps))
 
 
 def results(folder: Path) -> list[Result]:
@@ -77,47 +80,47 @@ def results(folder: Path) -> list[Result]:
     return result_lines(finished(folder))
 
 
-def result_lines(found: Iterable[Met]) -> list[Result]:
+def result_lines(found: Iterable[Group]) -> list[Result]:
     """A line for each attack and, where several attacked the same examples, one for their worst case."""
     lines = []
-    for met in found:
-        place = (met.run, met.data, str(met.threat))
-        for attack in met.attacks:
+    for group in found:
+        place = (group.run, group.data, str(group.threat))
+        for attack in group.attacks:
             rows = attack.rows
             rates = (clean_rate(rows), robust_rate(rows))
             distance = median_distance(rows)
             lines.append(Result(*place, attack.header["label"], len(rows), *rates, distance, attack.verified))
-        if len(met.attacks) > 1:
-            worst = worst_case(attack.rows for attack in met.attacks)
-            lines.append(Result(*place, "worst case", len(rows), lines[-1].clean, worst, verified=met.verified))
+        if len(group.attacks) > 1:
+            worst = worst_case(attack.rows for attack in group.attacks)
+            lines.append(Result(*place, "worst case", len(rows), lines[-1].clean, worst, verified=group.verified))
     return lines
 
 
 def worst_case(attacks: Iterable[list[Row]]) -> Rate:
     """The share of examples that are robust to every attack."""
-    return rate(withstood(attacks).values())
+    return rate(robust_to_all(attacks).values())
 
 
-def withstood(attacks: Iterable[list[Row]]) -> dict[int, bool]:
+def robust_to_all(attacks: Iterable[list[Row]]) -> dict[int, bool]:
     """For the index of each example, whether it is robust to every attack."""
     first, *others = ({row["index"]: row["robust"] for row in rows} for rows in attacks)
     return {index: robust and all(other[index] for other in others) for index, robust in first.items()}
 
 
-def class_results(found: Iterable[Met]) -> Iterator[tuple[str, list[ClassResult]]]:
+def class_results(found: Iterable[Group]) -> Iterator[tuple[str, list[ClassResult]]]:
     """For each threat: a title, and the accuracies of each class in the worst case over the attacks."""
-    for met in found:
-        rows = met.attacks[0].rows
-        robust = withstood(attack.rows for attack in met.attacks)
+    for group in found:
+        rows = group.attacks[0].rows
+        robust = robust_to_all(attack.rows for attack in group.attacks)
         lines = []
         for label in sorted({row["label"] for row in rows}):
             mine = [row for row in rows if row["label"] == label]
-            name = met.classes[label] if label < len(met.classes) else str(label)
+            name = group.classes[label] if label < len(group.classes) else str(label)
             lines.append(ClassResult(name, len(mine), clean_rate(mine), rate(robust[row["index"]] for row in mine)))
-        several = len(met.attacks) > 1
-        how = f"worst case of {len(met.attacks)} attacks" if several else met.attacks[0].header["label"]
-        title = f"{met.run}: {met.data} test images by class, {met.threat}, {how}"
-        yield f"{title}{mark(met.verified)}", lines
+        several = len(group.attacks) > 1
+        how = f"worst case of {len(group.attacks)} attacks" if several else group.attacks[0].header["label"]
+        title = f"{group.run}: {group.data} test images by class, {group.threat}, {how}"
+        yield f"{title}{mark(group.verified)}", lines
 
 
 def mark(verified: bool) -> str:

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atent.report.tables import Met, Result
+    from atent.evaluation.estimate import Estimated
+    from atent.evaluation.sampling import Goal
+    from atent.report.tables import Group, Result
     from atent.storage.certificates import Certified
 
 
@@ -61,16 +63,18 @@ def print_certified(one: "Certified") -> None:
         rows,
     )
     if any(threat.startswith("linf") for _, threat in one.radii):
-        print("linf by the norm bound: within eps in linf is within eps sqrt(d) in l2, d the number of pixel values.")
+        print("linf by the norm bound: a linf ball of eps lies in an l2 ball of eps sqrt(d), with d pixel values.")
     most = f"{how['n0'] + how['n']:,}"
-    spent = f"{most} draws per image" if one.exact else f"{one.mean_draws:,.0f} of {most} draws per image on average"
-    mean = f"; average certified radius {one.mean_radius:.3f}" if one.exact else ""
-    print(f"abstained {one.abstained}; {spent}, {one.cost.seconds:,.1f} s{mean}; curve: {one.path.with_suffix('.png')}")
+    spent = f"{most} draws per image" if one.exact else f"mean draws per image {one.mean_draws:,.0f} of {most}"
+    print(f"abstained {one.abstained}; {spent}; {one.cost.seconds:,.1f} s")
+    if one.exact:
+        print(f"average certified radius {one.mean_radius:.3f}")
+    print(f"curve: {one.path.with_suffix('.png')}")
     if not one.verified:
         print(UNVERIFIED)
 
 
-def print_classes(found: "Iterable[Met]") -> None:
+def print_classes(found: "Iterable[Group]") -> None:
     """A table of accuracies per class for each network and threat."""
     from atent.report.tables import class_results
 
@@ -80,7 +84,7 @@ def print_classes(found: "Iterable[Met]") -> None:
 
 
 def print_attacks(folder: Path, files: Iterable[Path], *, classes: bool, images: bool) -> None:
-    """Every finished attack in the folder, also `classes` one by one; then what those in `files` cost."""
+    """Every finished attack in the folder, with `classes` also per class; then the cost of the attacks in `files`."""
     from atent.report.tables import finished, result_lines
 
     found = finished(folder)
@@ -99,6 +103,18 @@ def print_costs(files: Iterable[Path], images: bool) -> None:
         found = RowFile(ATTACK, file).read()
         kept = f"; images: {file.with_suffix('.npz')}, .png" if images else ""
         print(f"{found.header['label']} {found.header['threat']}: {found.cost}{kept}")
+
+
+def print_estimates(found: "Sequence[Estimated]", goal: "Goal") -> None:
+    """The accuracy of the whole test set, a line for each threat, and what it took."""
+    for one in found:
+        settled = goal.reached(one.estimate)
+        outcome = {"accepted": "accepted", "refuted": "refuted"}.get(settled or "", "not settled")
+        print(one)
+        if goal.claim is not None:
+            print(f"at least {goal.claim:g} %: {outcome} at {100 * one.confidence:g} % confidence")
+        rest = f"{one.broken:,} of {one.drawn:,} images drawn from {one.survivors:,} survivors were broken"
+        print(f"{100 * one.confidence:g} % interval, valid whenever the run ends; {rest}; sample: {one.cost}")
 
 
 def print_signs(threat: object, signs: Sequence[str]) -> None:

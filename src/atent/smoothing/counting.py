@@ -33,7 +33,7 @@ def blocks(purpose: str, draws: int) -> list[Block]:
 class Case(Protocol):
     """An image in progress. It requests blocks (`wanted`) and receives their counts (`take`).
 
-    When it has the counts of all of them, `go_on` requests more blocks or sets `done`.
+    After the counts of all its blocks, `advance` requests more blocks or sets `done`.
     """
 
     index: int
@@ -44,7 +44,7 @@ class Case(Protocol):
 
     def take(self, counts: Sequence[int]) -> None: ...
 
-    def go_on(self) -> None: ...
+    def advance(self) -> None: ...
 
 
 C = TypeVar("C", bound=Case)
@@ -63,7 +63,7 @@ class Vote:
     def take(self, counts: Sequence[int]) -> None:
         self.counts.update(dict(enumerate(counts)))
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         self.prediction, self.done = vote([self.counts[k] for k in range(len(self.counts))], self.how.alpha), True
 
 
@@ -84,7 +84,7 @@ class Trial:
     def take(self, counts: Sequence[int]) -> None:
         self.counts.update({k: count for k, count in enumerate(counts) if count})
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         seen = 0
         if self.top == ABSTAIN:
             self.top = min(self.counts, key=lambda k: (-self.counts[k], k))
@@ -104,7 +104,7 @@ class Trial:
         return Certificate(prediction, radius or 0.0, self.top, dict(self.counts.most_common()), draws)
 
 
-def work_off(network: nn.Module, cases: Iterable[C], sigma: float, seed: int, batch: int) -> Iterator[list[C]]:
+def run_cases(network: nn.Module, cases: Iterable[C], sigma: float, seed: int, batch: int) -> Iterator[list[C]]:
     """Fill batches with the blocks that open cases want, then with new cases; yields the finished cases, in order."""
     coming, opened = iter(cases), list[C]()
     room = max(1, batch // BLOCK)
@@ -112,7 +112,7 @@ def work_off(network: nn.Module, cases: Iterable[C], sigma: float, seed: int, ba
     with borrowed(network):
         while True:
             work: list[tuple[C, Block]] = []
-            for case in _endless(opened, coming):
+            for case in _open_cases(opened, coming):
                 count = room - len(work)
                 work += [(case, block) for block in case.wanted[:count]]
                 case.wanted = case.wanted[count:]
@@ -126,7 +126,7 @@ def work_off(network: nn.Module, cases: Iterable[C], sigma: float, seed: int, ba
                 case.take(counts)
             for case in {id(case): case for case, _ in work}.values():
                 if not case.wanted:
-                    case.go_on()
+                    case.advance()
             finished = 0
             while finished < len(opened) and opened[finished].done:
                 finished += 1
@@ -134,7 +134,7 @@ def work_off(network: nn.Module, cases: Iterable[C], sigma: float, seed: int, ba
             del opened[:finished]
 
 
-def _endless(opened: list[C], coming: Iterator[C]) -> Iterator[C]:
+def _open_cases(opened: list[C], coming: Iterator[C]) -> Iterator[C]:
     """The open cases, then new ones, which are added to the open cases."""
     yield from list(opened)
     for case in coming:

@@ -8,7 +8,7 @@ from atent.inputs import check_images, checked
 from atent.network import answers, borrowed
 from atent.randomness import derive
 from atent.smoothing.bounds import Certificate
-from atent.smoothing.counting import Trial, Vote, work_off
+from atent.smoothing.counting import Trial, Vote, run_cases
 from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
 from atent.smoothing.stopping import Smoothing
 from atent.threat import Threat
@@ -42,7 +42,7 @@ class Smoothed(nn.Module):
         return log_mean(self.network(noisy_copies(x, noise)), self.draws)
 
     def rewind(self) -> None:
-        """Draw from the first call's noise on again, so that an answer does not depend on earlier calls."""
+        """Restart the noise with that of the first call, so that the output does not depend on earlier calls."""
         self.calls = 0
 
     def predict(self, x: Tensor, *, n: int = 1000, alpha: float = 0.001, seed: int = 0, batch: int = 1000) -> Tensor:
@@ -50,7 +50,7 @@ class Smoothed(nn.Module):
         check_images(x, PIXELS)
         how = Smoothing(self.sigma, n=n, alpha=alpha)
         votes = [Vote(k, image, how) for k, image in enumerate(x)]
-        done = [case for some in work_off(self.network, votes, self.sigma, seed, batch) for case in some]
+        done = [case for some in run_cases(self.network, votes, self.sigma, seed, batch) for case in some]
         return torch.tensor([case.prediction for case in done], device=x.device)
 
     def certify(
@@ -65,5 +65,5 @@ class Smoothed(nn.Module):
                 answers(self.network, x[:1])  # the shape of its logits gives the number of classes
         labels = [None] * len(x) if y is None else y.tolist()
         trials = [Trial(k, image, how, label) for k, (image, label) in enumerate(zip(x, labels, strict=True))]
-        done = [case for some in work_off(self.network, trials, self.sigma, seed, batch) for case in some]
+        done = [case for some in run_cases(self.network, trials, self.sigma, seed, batch) for case in some]
         return [case.certificate for case in done]

@@ -96,7 +96,7 @@ def _certified(path: Path, found: Content[CertifiedRow]) -> Certified:
 
 
 def curve(one: Certified) -> list[tuple[float, float]]:
-    """Certified accuracy against radius: at the radii asked for or, if each image's largest radius is known, at all."""
+    """Certified accuracy against radius: at all radii if each image's largest is known, else at those asked for."""
     if not one.exact:
         return [(radius, one.accuracy(radius).value) for radius, _ in one.radii]
     radii = sorted(row["radius"] for row in one.rows if right(row))

@@ -60,7 +60,7 @@ def _open_lock(lock: Path) -> int:
         raise
 
 
-def write_aside(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write a file atomically: under a temporary name, flushed to disk, then renamed."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
@@ -82,7 +82,7 @@ def _umask() -> int:
 
 
 def write_json(path: Path, value: Mapping[str, object]) -> None:
-    write_aside(path, (json.dumps(value, indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    write_aside(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -120,7 +120,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], info: Mapping[str, o
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
     words = json.dumps(info)
-    write_aside(path, to_bytes(flat, metadata={_INFO: words, _SUM: _checksum(flat, words)}))
+    write_atomically(path, to_bytes(flat, metadata={_INFO: words, _SUM: _checksum(flat, words)}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atent.storage.files import write_aside
-from atent.storage.row_file import complain
+from atent.storage.files import write_atomically
+from atent.storage.row_file import warn
 from atent.storage.rows import Row
 
 
@@ -40,7 +40,7 @@ def forget_points(rows_file: Path, done: int) -> None:
             part.unlink()
     arrays_file = rows_file.with_suffix(".npz")
     if arrays_file.exists():
-        complain(f"{arrays_file} and its .png are removed: their rows are computed again")
+        warn(f"{arrays_file} and its .png are removed: their rows are computed again")
     for end in (".npz", ".png"):
         rows_file.with_suffix(end).unlink(missing_ok=True)
 
@@ -66,7 +66,7 @@ def _part(rows_file: Path, first: int) -> Path:
 def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
-    write_aside(path, content.getvalue())
+    write_atomically(path, content.getvalue())
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic
 
 from atent.errors import UserError
-from atent.storage.files import write_aside
+from atent.storage.files import write_atomically
 from atent.storage.row_format import SEALED, Content, Cost, Damage, Kind, R, close_batch, parse, settings, to_line
 
 
@@ -31,27 +31,25 @@ class RowFile(Generic[R]):
     def resume(self, header: Mapping[str, Any]) -> int:
         """Prepare the file for more rows; returns the number of rows it has.
 
-        A finished file stays, whichever version of ours wrote it. What follows the last good batch of an unfinished one
-        is cut off; a copy of a damaged file is kept. A file that cannot be resumed is renamed, and the rows start from
-        scratch.
+        A finished file is not changed, whichever version wrote it. In an unfinished file everything after the last good
+        batch is removed; of a damaged file a copy is kept. A file that cannot be resumed is renamed, and the rows start
+        from scratch.
         """
         found = self._resumable(header)
         if found and found.complete:
             return len(found.rows)
         if found and found.fault:
             aside = _free_name(self.path)
-            write_aside(aside, self.path.read_bytes())
+            write_atomically(aside, self.path.read_bytes())
             kept = f"the rows of {len(found.rows):,} of {header['examples']:,} images are kept"
-            complain(
-                f"{self.path} is damaged: {found.fault}; {kept}, the others are computed again; copy: {aside.name}"
-            )
+            warn(f"{self.path} is damaged: {found.fault}; {kept}, the others are computed again; copy: {aside.name}")
         if not found or not found.rows:
             self._checksum = to_line({**header, **SEALED})
-            write_aside(self.path, self._checksum)
+            write_atomically(self.path, self._checksum)
             return 0
         self._checksum = found.checksum
         if found.size < self.path.stat().st_size:
-            write_aside(self.path, self.path.read_bytes()[: found.size])
+            write_atomically(self.path, self.path.read_bytes()[: found.size])
         return len(found.rows)
 
     def append(self, rows: Iterable[Mapping[str, Any]], cost: Cost) -> None:
@@ -70,7 +68,7 @@ class RowFile(Generic[R]):
             raise UserError(f"cannot read {self.path}: {error.strerror}") from None
         except Damage as damage:
             raise UserError(
-                f"{self.path} is damaged, or no file of atent {self.kind.command}: {damage}; "
+                f"{self.path} is damaged, or not a file of atent {self.kind.command}: {damage}; "
                 f"{command} starts from scratch"
             ) from None
         if found.fault:
@@ -94,9 +92,7 @@ class RowFile(Generic[R]):
                 raise Damage(reason)
         except Damage as damage:
             aside = self.path.rename(_free_name(self.path))
-            complain(
-                f"{self.path} cannot be resumed: {damage}; it is renamed to {aside.name}, the rows start from scratch"
-            )
+            warn(f"{self.path} cannot be resumed: {damage}; it is renamed to {aside.name}, the rows start from scratch")
             return None
         return found
 
@@ -123,12 +119,12 @@ def _free_name(path: Path) -> Path:
     return aside
 
 
-def complain(line: str) -> None:
+def warn(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def leave_out(problem: str) -> None:
-    complain(f"left out: {problem}")
+    warn(f"left out: {problem}")
 
 
 def finished_files(

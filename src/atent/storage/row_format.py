@@ -83,7 +83,7 @@ class Kind(Generic[R]):
 
 
 class Content(NamedTuple, Generic[R]):
-    """The content of a file: the intact rows, in the order of the images or of the sample, and what is wrong with the lines after them.
+    """The content of a file: the intact rows, in the order of the images, and what is wrong with the lines after them.
 
     `size` is the number of bytes of the header and the intact batches; `checksum` is the last checksum (without a
     batch: the line of the header).

@@ -18,9 +18,9 @@ def _check_threat(text: str) -> str:
 
 
 class AttackHeader(Header):
-    """What decides the rows of an attack; `smooth` (sigma) and `draws`, if the network was smoothed.
+    """The settings that determine the rows of an attack; `smooth` (sigma) and `draws` if the network was smoothed.
 
-    Older rows say it as `judged`, such as "smoothed 0.5".
+    Older files have `judged` instead, such as "smoothed 0.5".
     """
 
     threat: Annotated[str, AfterValidator(_check_threat)]
@@ -40,7 +40,7 @@ def smoothing_of(header: Mapping[str, Any]) -> str:
 
 @with_config(ConfigDict(extra="forbid"))
 class Row(Indexed):
-    """One attacked example: the predictions for x and for x_adv, and how far x_adv is.
+    """One attacked example: the predictions for x and for x_adv, and the distance of x_adv.
 
     Attacks that search for the nearest misclassified point also record its `distance`, null where they found none.
     Of several attacks in sequence, `by` is the title of the one that broke the image, null where none did.

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from atent.methods import Count, Fraction, Whole
+from atent.methods import Count, Fraction
 from atent.storage.row_format import Kind
 from atent.storage.rows import AttackHeader, Row
 
@@ -15,7 +15,6 @@ class SampleHeader(AttackHeader):
     `whole` is the number of images that the `first` attack attacked; `confidence` is that of the interval.
     """
 
-    order: list[Whole]
     whole: Count
     first: dict[str, Any]
     confidence: Fraction

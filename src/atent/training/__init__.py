@@ -1,1 +1,1 @@
-"""Training: the function `fit`, one step, its state in a checkpoint, and the alarms that watch it."""
+"""Training: the function `fit`, one step, its state in a checkpoint, and the alarms."""

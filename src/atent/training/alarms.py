@@ -1,4 +1,4 @@
-"""Signs that a training goes wrong: a loss stuck at that of a constant answer, a collapse of robust accuracy."""
+"""Signs of a failed training: the loss is stuck at that of a constant prediction, or robust accuracy collapses."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ class Tally:
     right: int = 0
     radius: float = 0.0
     seconds: float = 0.0
-    recent: list[float] = field(default_factory=list)  # the last batches' cross-entropies, of earlier epochs too
-    recent_right: list[float] = field(default_factory=list)  # their shares of right answers
-    warned: bool = False  # whether the user knows that they are stuck
+    recent: list[float] = field(default_factory=list)  # cross-entropies of the last batches, also of earlier epochs
+    recent_right: list[float] = field(default_factory=list)  # the accuracies of these batches
+    warned: bool = False  # whether the user has been warned that the loss is stuck
 
     def add(self, loss: float, cross_entropy: float, right: int, radius: float, images: int) -> None:
         """Count a batch."""
@@ -36,44 +36,45 @@ class Tally:
         self.recent_right = [*self.recent_right, right / images][-RECENT:]
 
     def stuck(self, images: Images) -> bool:
-        """Whether the last batches' losses are that of a constant answer, and no more answers right than with one.
+        """Whether loss and accuracy of the last batches are those of a constant prediction.
 
-        The mean of the older and of the newer half of the losses tells: single batches scatter.
+        The means of the older and the newer half of the losses decide, since single batches vary.
         """
         half = len(self.recent) // 2
         if not half:
             return False
         means = fmean(self.recent[:half]), fmean(self.recent[half:])
-        plateaus = (images.constant_loss, math.log(len(images.classes)))  # the latter of a network with nothing to say
+        # The losses of the class frequencies and of equal probabilities.
+        plateaus = (images.constant_loss, math.log(len(images.classes)))
         level = any(all(abs(mean - plateau) < 0.02 for mean in means) for plateau in plateaus)
-        return level and fmean(self.recent_right) <= more_than(images.constant_accuracy)
+        return level and fmean(self.recent_right) <= learned_accuracy(images.constant_accuracy)
 
     def next_epoch(self, images: Images) -> "Tally":
-        """An epoch's sums begin anew; the last batches stay, and who was told of a stuck loss is not told again."""
+        """Reset the sums for the next epoch; keep the last batches, and whether a stuck loss was reported."""
         return Tally(recent=self.recent, recent_right=self.recent_right, warned=self.stuck(images))
 
 
-def more_than(constant: float) -> float:
-    """What share must be right for a network to have learned more than the answer that is right for the share given."""
+def learned_accuracy(constant: float) -> float:
+    """The accuracy above which a network has learned more than a constant prediction with accuracy `constant`."""
     return constant + 0.1 * (1 - constant)
 
 
 def collapsed(history: Sequence[Mapping[str, Any]], constant: float) -> bool:
-    """Whether robust accuracy, once a fifth or more, has fallen below half of its best at the last epoch.
+    """Whether robust accuracy was .2 or more and is less than half of its maximum after the last epoch.
 
-    So single-step training ends when it overfits catastrophically: from one epoch to the next PGD breaks every image.
-    Epochs that had learned no more than to give one answer (right for the share `constant`) are nothing to fall from.
+    This is catastrophic overfitting of single-step training: from one epoch to the next PGD breaks every image. Epochs
+    whose network predicts little more than a constant class (accuracy `constant`) are not counted.
     """
-    learned = [row["robust"] for row in history if "robust" in row and row["clean"] > more_than(constant)]
+    learned = [row["robust"] for row in history if "robust" in row and row["clean"] > learned_accuracy(constant)]
     return bool(learned) and max(learned) >= 0.2 and bool(history[-1]["robust"] < max(learned) / 2)
 
 
 def unwatched(recipe: Recipe) -> str:
-    """Why catastrophic overfitting of single-step training would go unnoticed; empty if it would not."""
+    """Why catastrophic overfitting of single-step training would not be detected; empty if it would be."""
     if not is_single_step(recipe.methods.defense):
         return ""
     if recipe.validation == 0:
-        return "with validation = 0 nothing notices when single-step training collapses"
+        return "with validation = 0 a collapse of single-step training is not detected"
     if is_single_step(recipe.methods.monitor):
-        return f"a monitor of one step ({recipe.monitor['name']}) does not notice when single-step training collapses"
+        return f"a monitor with one step ({recipe.monitor['name']}) does not detect a collapse of single-step training"
     return ""

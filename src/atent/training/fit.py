@@ -1,4 +1,4 @@
-"""Training: one function, `fit`. The state between two batches is all there is, so any of them can be resumed."""
+"""Training: one function, `fit`. A training can be resumed after any batch, since `State` is all that changes."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ from atent.storage.run import Run
 from atent.training.alarms import collapsed, unwatched
 from atent.training.options import TrainingOptions
 from atent.training.state import Epoch, State, score
-from atent.training.step import NotFiniteError, train_step
+from atent.training.step import NotFiniteError, train_step, with_memory
 from atent.training.tensorboard import Draw, board, no_board
 
 
@@ -41,10 +41,10 @@ def fit(
     model: nn.Module | None = None,
     how: TrainingOptions = TrainingOptions(),  # noqa: B008 (it is frozen)
 ) -> Run:
-    """Train by the recipe into the folder `out`; called again, resume from its last checkpoint.
+    """Train with the recipe and write to the folder `out`; called again, resume from its last checkpoint.
 
-    A `model` given is trained instead of the recipe's. Choices (the best epoch, stopping early) are made on images held
-    out of the training set; the test set is not read.
+    If `model` is given, it is trained instead of the network of the recipe. The best epoch and early stopping are
+    decided on images held out of the training set; the test set is not read.
     """
     run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(), "recipe", make="all")
     if model is not None:
@@ -63,7 +63,7 @@ def fit(
     stream = train.nbytes > ram_bytes() / 4 if how.stream is None else how.stream
     if not stream:
         train = train.in_memory()
-    state = _fresh_state(recipe, train, model, how.device)
+    state = _initial_state(recipe, train, model, how.device)
     if recipe.weights and not run.last.exists():
         digest = load_weights(state.model, Path(recipe.weights), recipe.reset)
         how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
@@ -82,9 +82,9 @@ def _fit(
     if run.last.exists():
         state.load(run, recipe, per_epoch)
         if not state.finished(recipe):
-            how.say(f"going on from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
+            how.say(f"resuming from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     else:
-        how.say(f"{recipe.data}: {train.summary}; {len(held):,} held-out images judge each epoch")
+        how.say(f"{recipe.data}: {train.summary}; {_held_out_text(len(held))}")
         if reason := unwatched(recipe):
             how.say(f"caution: {reason}")
     write_rows(run.log, state.history)
@@ -97,7 +97,7 @@ def _fit(
     ):
         while not state.finished(recipe):
             for _ in _train_epoch(state, recipe, train, per_epoch, run, how):
-                show(state.epoch * per_epoch + state.batch, _words(state, recipe))
+                show(state.epoch * per_epoch + state.batch, _progress_text(state, recipe))
                 if stop:
                     state.save(run.last, recipe)
                     raise Interrupted(stop[0])
@@ -105,7 +105,7 @@ def _fit(
 
 
 def make_model(recipe: Recipe, images: Images, network: nn.Module | None = None) -> nn.Module:
-    """The network for these images, or the one given; behind a standardizing layer if the recipe wants it."""
+    """Build the network for these images, or use the given one; add a standardizing layer if the recipe says so."""
     built = build_model(network or recipe.model, images.shape)
     if not recipe.standardize:
         return built
@@ -114,7 +114,7 @@ def make_model(recipe: Recipe, images: Images, network: nn.Module | None = None)
     return Standardized(built, mean, std)
 
 
-def _fresh_state(recipe: Recipe, train: Images, network: nn.Module | None, device: torch.device | str) -> State:
+def _initial_state(recipe: Recipe, train: Images, network: nn.Module | None, device: torch.device | str) -> State:
     torch.manual_seed(derive_seed(recipe.seed, "weights"))
     model = make_model(recipe, train, network).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     freeze(model, recipe.freeze)
@@ -127,7 +127,7 @@ def _fresh_state(recipe: Recipe, train: Images, network: nn.Module | None, devic
 def _train_epoch(
     state: State, recipe: Recipe, train: Images, per_epoch: int, run: Run, how: TrainingOptions
 ) -> Iterator[None]:
-    """Train the rest of the epoch, yielding after every batch; the state is saved every now and then."""
+    """Train the rest of the epoch and yield after every batch; the state is saved at intervals."""
     (defense, optimizer, _), threat = recipe.methods, recipe.make_threat()
     order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))[state.batch :]
     saved = began = time.monotonic()
@@ -143,33 +143,33 @@ def _train_epoch(
             x = augment_crop_flip(x, generator)
         now = threat.scaled(recipe.schedule.eps_share(done))
         try:
-            with state.remembered(indices, defense) as informed:
+            with with_memory(defense, state.memory, indices, how.device) as informed:
                 step = train_step(state.model, state.optimizer, informed, x, y, now, generator)
         except NotFiniteError:
-            kept = f"{run.last} is the last good state" if run.last.exists() else "nothing was saved yet"
+            kept = f"{run.last} has the last good state" if run.last.exists() else "no checkpoint was saved yet"
             raise UserError(
                 f"the loss or gradient of epoch {here[0] + 1}, batch {here[1]} is not finite; {kept}. A smaller "
-                f"optimizer.lr (now {optimizer.lr:g}), with another --out, is the usual cure"
+                f"optimizer.lr (now {optimizer.lr:g}), with another --out, usually helps"
             ) from None
         if state.average is not None:
             state.average.update_parameters(state.model)
         state.tally.add(step.loss, step.cross_entropy, step.right, step.radius, len(y))
         state.batch += 1
-        if state.fell_back(train):
+        if state.loss_is_stuck(train):
             _warn(state, train, how)
         began, state.tally.seconds = time.monotonic(), state.tally.seconds + time.monotonic() - began
         asked = how.checkpoint_batches is not None and state.batch % how.checkpoint_batches == 0
         if asked or began - saved > pause:
             state.save(run.last, recipe)
             saved = time.monotonic()
-            pause = max(pause, 20 * (saved - began))  # a large network's takes seconds itself
+            pause = max(pause, 20 * (saved - began))  # saving a large network takes seconds
         yield
 
 
 def _finish_epoch(
     state: State, recipe: Recipe, train: Images, held: Images, run: Run, how: TrainingOptions, draw: Draw
 ) -> None:
-    """Log the epoch, measure robust accuracy on held-out images, keep the best and the last."""
+    """Evaluate on held-out images, log the epoch, and save the best weights and the last state."""
     tally = state.tally
     row: Epoch = {
         "epoch": state.epoch + 1,
@@ -205,32 +205,36 @@ def _finish_epoch(
         best = next(past for past in reversed(state.history) if past["best"])
         held_up = row["clean"] >= best["clean"] - 0.1
         why = (
-            "catastrophic overfitting: the training's own attack has become too weak"
+            "catastrophic overfitting: the attack used in training has become too weak"
             if held_up
-            else f"clean accuracy fell too, to {100 * row['clean']:.2f}: the training diverged"
+            else f"clean accuracy also fell, to {100 * row['clean']:.2f}: the training diverged"
         )
         how.say(
             f"stopped: robust accuracy on held-out images collapsed from {100 * best['robust']:.2f} to "
             f"{100 * row['robust']:.2f} ({why}). "
-            f"{run.best} holds epoch {best['epoch']}; more steps, a smaller step or fewer epochs avoid it, and "
-            "choose = 'clean' lets such a training go on"
+            f"{run.best} has the weights of epoch {best['epoch']}. More steps, a smaller step or fewer epochs may "
+            "avoid this; choose = 'clean' continues such a training"
         )
     elif state.finished(recipe) and state.epoch < recipe.epochs:
         how.say(f"stopped early: no better epoch among the last {recipe.patience} (patience)")
 
 
 def _warn(state: State, train: Images, how: TrainingOptions) -> None:
-    """Say once that the loss has stuck."""
+    """Warn once that the loss is stuck."""
     if not state.tally.warned:
         state.tally.warned = True
         how.say(
-            f"epoch {state.epoch + 1}, batch {state.batch}: the loss has stuck at {train.constant_loss:.3f}, that of a "
-            "network which gives every image the same answer. Raise schedule.warmup or schedule.eps_warmup so that eps "
-            "grows while the rate is high, or try another seed or a smaller optimizer.lr"
+            f"epoch {state.epoch + 1}, batch {state.batch}: the loss is stuck at {train.constant_loss:.3f}, that of a "
+            "network with the same prediction for every image. Increase schedule.warmup or schedule.eps_warmup so that "
+            "eps grows while the learning rate is high, or try another seed or a smaller optimizer.lr"
         )
 
 
-def _words(state: State, recipe: Recipe) -> str:
+def _held_out_text(count: int) -> str:
+    return f"each epoch is evaluated on {count:,} held-out images" if count else "no held-out images"
+
+
+def _progress_text(state: State, recipe: Recipe) -> str:
     recent = state.tally.recent
     loss = f"loss {sum(recent) / len(recent):.3f}" if recent else ""
     return f"epoch {min(state.epoch + 1, recipe.epochs)}/{recipe.epochs}  {loss}"

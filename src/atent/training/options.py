@@ -1,4 +1,4 @@
-"""How a training is run, as far as it does not change what comes out."""
+"""Options of a training that do not change its result."""
 
 import sys
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from atent.errors import UserError
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How a training is run, as far as it does not change what comes out.
+    """Options of a training that do not change its result.
 
-    A checkpoint is written every `checkpoint_minutes`, or every `checkpoint_batches`. Images in files are read ahead by
-    `workers` threads if `stream` says so (by default where they would fill a quarter of the machine's memory), else at
-    once. `say` takes a line for the user.
+    A checkpoint is written every `checkpoint_minutes`, and every `checkpoint_batches` if given. With `stream`, image
+    files are read batch by batch in advance, by `workers` threads; without, all at the start. Default: stream if the
+    images would fill more than a quarter of the RAM. `say` is called with each line for the user.
     """
 
     device: torch.device | str = "cpu"

@@ -1,9 +1,7 @@
-"""What changes while training, and how a checkpoint keeps it."""
+"""The state of a training, and its checkpoint file."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
@@ -14,24 +12,23 @@ from torch.optim.swa_utils import AveragedModel
 from typing_extensions import TypedDict
 
 from atent.data.images import Images
-from atent.defenses import Defense, Remembering
 from atent.errors import UserError
 from atent.methods import Choice, explain
 from atent.recipe import Recipe, parse_recipe
 from atent.storage.files import join_parts, load_tensors, save_tensors, take_part
 from atent.storage.run import Run
-from atent.training.alarms import RECENT, Tally, more_than
+from atent.training.alarms import RECENT, Tally, learned_accuracy
 
 
 def score(row: Mapping[str, Any], choose: Choice) -> tuple[float, float]:
-    """What makes an epoch better: one accuracy on held-out images; between equals the other decides."""
+    """The score of an epoch: the chosen accuracy on held-out images; if that is equal, the other one decides."""
     robust, clean = row.get("robust", 0.0), row.get("clean", 0.0)
     return (robust, clean) if choose == "robust" else (clean, robust)
 
 
 @with_config(ConfigDict(extra="forbid"))
 class Epoch(TypedDict):
-    """A finished epoch, as the log and the checkpoint keep it; accuracies are of held-out images."""
+    """A finished epoch in the log and the checkpoint; `clean` and `robust` are accuracies on held-out images."""
 
     epoch: int
     loss: float
@@ -47,23 +44,23 @@ class Epoch(TypedDict):
 
 
 class Position(BaseModel):
-    """What a checkpoint's header says beside the recipe; `optimizer` lists the tensors of the optimizer's state."""
+    """The header of a checkpoint, without the recipe; `optimizer` lists the tensors of the optimizer's state."""
 
     epoch: Annotated[StrictInt, Field(ge=0)]
     batch: Annotated[StrictInt, Field(ge=0)]
     tally: Tally
     history: list[Epoch]
-    optimizer: list[str] | None = None  # our first versions did not list them
+    optimizer: list[str] | None = None  # not in checkpoints of the first versions
 
 
 @dataclass
 class State:
-    """Everything that changes while training; what a checkpoint holds."""
+    """Everything that changes during training: the content of a checkpoint."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     average: AveragedModel | None
-    memory: Tensor | None = None  # what the defense remembers of each training example
+    memory: Tensor | None = None  # the defense's number for each training example
     epoch: int = 0
     batch: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -71,38 +68,27 @@ class State:
 
     @property
     def result(self) -> nn.Module:
-        """The network to evaluate and keep: the averaged one if there is one."""
+        """The network to evaluate and save: the averaged one if there is one."""
         return self.model if self.average is None else self.average.module
 
-    @contextmanager
-    def remembered(self, indices: Tensor, defense: Defense) -> Iterator[Defense]:
-        """The defense with what it remembers of these examples; what it learns of them is kept."""
-        if self.memory is None or not isinstance(defense, Remembering):
-            yield defense
-            return
-        device = next(self.model.parameters()).device
-        memory = self.memory[indices].to(device)
-        yield partial(defense, memory=memory)
-        self.memory[indices] = memory.to(self.memory.device)
-
     def finished(self, recipe: Recipe) -> bool:
-        """Whether all epochs are done, or `patience` of them since a better one, or the training has collapsed."""
+        """Whether all epochs are done, or the last `patience` were not better, or the training has collapsed."""
         scores = [score(row, recipe.chosen_by) for row in self.history]
         since = len(scores) - 1 - scores.index(max(scores)) if scores else 0
         impatient = recipe.patience is not None and since >= recipe.patience
         return self.epoch >= recipe.epochs or impatient or self.collapsed
 
-    def fell_back(self, images: Images) -> bool:
-        """Whether the last losses are those of a constant answer while the epoch runs.
+    def loss_is_stuck(self, images: Images) -> bool:
+        """Whether the loss is stuck within an epoch at that of a constant prediction.
 
-        In the first epoch, more answers must have been right than with a constant one: it may not have begun to learn.
+        In the first epoch this counts only after the network has learned something: before, such a loss is normal.
         """
-        learned = self.epoch > 0 or self.tally.right > self.tally.images * more_than(images.constant_accuracy)
+        learned = self.epoch > 0 or self.tally.right > self.tally.images * learned_accuracy(images.constant_accuracy)
         return learned and len(self.tally.recent) == RECENT and self.tally.stuck(images)
 
     @property
     def collapsed(self) -> bool:
-        """Whether the last epoch was found to have."""
+        """Whether robust accuracy collapsed in the last epoch."""
         return bool(self.history and self.history[-1].get("collapsed"))
 
     def save(self, path: Path, recipe: Recipe) -> None:
@@ -118,12 +104,12 @@ class State:
         save_tensors(path, join_parts(parts), {"recipe": recipe.model_dump(mode="json"), **position.model_dump()})
 
     def load(self, run: Run, recipe: Recipe, per_epoch: int) -> None:
-        """Take over the last checkpoint; `per_epoch` batches make an epoch of this training."""
+        """Load the last checkpoint; an epoch of this training has `per_epoch` batches."""
         tensors, info = load_tensors(run.last)
         try:
             recipe.check_same(parse_recipe(info["recipe"], str(run.last)), run.folder)
             position = Position.model_validate(info)
-            _check_possible(position, recipe, per_epoch)
+            _check_position(position, recipe, per_epoch)
             self.model.load_state_dict(take_part(tensors, ""))
             _load_optimizer(self.optimizer, take_part(tensors, "optimizer"), position.optimizer)
             if self.average is not None:
@@ -131,12 +117,14 @@ class State:
             if self.memory is not None:
                 self.memory = _same_shape(take_part(tensors, "memory")[""], self.memory, "memory")
         except ValidationError as error:
-            raise UserError(f"{explain(error, str(run.last))}; remove it to start over") from None
+            raise UserError(f"{explain(error, str(run.last))}; remove it to start from scratch") from None
         except (KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
             if isinstance(error, UserError):
                 raise
             reason = " ".join(str(error).split())[:200]
-            raise UserError(f"{run.last} is not a state of this training: {reason}; remove it to start over") from None
+            raise UserError(
+                f"{run.last} is not a checkpoint of this training: {reason}; remove it to start from scratch"
+            ) from None
         self.epoch, self.batch, self.tally, self.history = (
             position.epoch,
             position.batch,
@@ -145,12 +133,12 @@ class State:
         )
 
 
-def _check_possible(position: Position, recipe: Recipe, per_epoch: int) -> None:
-    """Refuse a place that no training of this recipe can be at."""
+def _check_position(position: Position, recipe: Recipe, per_epoch: int) -> None:
+    """Refuse a position that a training of this recipe cannot have."""
     epoch, batch, logged = position.epoch, position.batch, len(position.history)
     if epoch > recipe.epochs or batch > per_epoch or logged != epoch:
         raise ValueError(
-            f"epoch {epoch} of {recipe.epochs}, batch {batch} of {per_epoch}, {logged} epochs logged cannot be together"
+            f"epoch {epoch} of {recipe.epochs}, batch {batch} of {per_epoch} and {logged} epochs logged do not match"
         )
 
 
@@ -161,7 +149,7 @@ def _same_shape(tensor: Tensor, like: Tensor, name: str) -> Tensor:
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Momentum and the like by parameter number and name; hyper-parameters come from the recipe."""
+    """Momentum and other tensors by parameter number and name; hyper-parameters come from the recipe."""
     states = optimizer.state_dict()["state"]
     return {
         f"{number}.{name}": value

@@ -1,12 +1,15 @@
-"""The training step: a batch, the defense's loss terms, one move of the weights."""
+"""The training step: a batch, the loss terms of the defense, one update of the weights."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from atent.defenses import Defense, terms
+from atent.defenses import Defense, Remembering, terms
 from atent.losses import cross_entropy
 from atent.optim.optimizers import Drawing
 from atent.threat import Threat
@@ -17,15 +20,28 @@ class NotFiniteError(ArithmeticError):
 
 
 class Step(NamedTuple):
-    """What a training step did: its loss, the first term's cross-entropy, the last one's right answers and mean radius.
+    """Loss of a training step, cross-entropy of its first term, correct images and mean radius of its last term.
 
-    The first is at x where a defense has a term there (MMA): at the boundary it is log 2 however much was learned.
+    The first term is at x if the defense has a term there (MMA): at a decision boundary cross-entropy stays near log 2.
     """
 
     loss: float
     cross_entropy: float
     right: int
     radius: float
+
+
+@contextmanager
+def with_memory(
+    defense: Defense, memory: Tensor | None, indices: Tensor, device: torch.device | str
+) -> Iterator[Defense]:
+    """The defense with its memory of these examples bound to it; updates of the memory are stored afterwards."""
+    if memory is None or not isinstance(defense, Remembering):
+        yield defense
+        return
+    mine = memory[indices].to(device)
+    yield partial(defense, memory=mine)
+    memory[indices] = mine.to(memory.device)
 
 
 def train_step(
@@ -37,17 +53,17 @@ def train_step(
     threat: Threat | str,
     generator: torch.Generator,
 ) -> Step:
-    """One step on one batch; each loss term is back-propagated as it comes, so only one graph is alive.
+    """One step on one batch; each loss term is back-propagated when it is yielded, so only one graph is alive.
 
-    An optimizer that asks for several gradients (Entropy-SGD) gets them, the defense searching again each time; its own
-    random numbers come from the generator, too. Where the loss or its gradient is not finite, `NotFiniteError` is
-    raised and the weights are as before.
+    An optimizer may ask for several gradients (Entropy-SGD); the defense then searches again for each. The random
+    numbers of the optimizer also come from the generator. If the loss or its gradient is not finite, `NotFiniteError`
+    is raised and the weights stay unchanged.
     """
     threat = Threat.parse(threat)
     set_training(model)
     if isinstance(optimizer, Drawing):
         optimizer.generator = generator
-    total, first, term = 0.0, None, None  # of the gradient asked for last
+    total, first, term = 0.0, None, None  # of the last gradient
 
     def differentiate() -> float:
         nonlocal total, first, term
@@ -75,7 +91,7 @@ def train_step(
 
 
 def set_training(model: nn.Module) -> None:
-    """Train mode, but for layers all of whose parameters are frozen."""
+    """Set train mode, except in layers whose parameters are all frozen."""
     model.train()
     for module in model.modules():
         parameters = list(module.parameters())

@@ -1,4 +1,4 @@
-"""The log's lines as TensorBoard's curves, for those who have it."""
+"""The lines of the log as TensorBoard curves, if TensorBoard is installed."""
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,12 +14,12 @@ Draw = Callable[[Mapping[str, Any]], None]
 
 @contextmanager
 def board(folder: Path, history: Iterable[Mapping[str, Any]]) -> Iterator[Draw]:
-    """Draw the epochs so far anew, and with the function yielded every further one."""
+    """Draw all epochs so far; yields a function that draws each further epoch."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise UserError(f"--tensorboard: {error}; pip install 'atent[report]' brings it") from None
-    shutil.rmtree(folder, ignore_errors=True)  # a killed run may have drawn an epoch that is trained again
+        raise UserError(f"--tensorboard: {error}; pip install 'atent[report]' installs it") from None
+    shutil.rmtree(folder, ignore_errors=True)  # a killed run may have drawn an epoch that is repeated
 
     with SummaryWriter(folder) as writer:
 
@@ -36,5 +36,5 @@ def board(folder: Path, history: Iterable[Mapping[str, Any]]) -> Iterator[Draw]:
 
 @contextmanager
 def no_board() -> Iterator[Draw]:
-    """For runs that are not drawn."""
+    """A function that draws nothing, for runs without TensorBoard."""
     yield lambda _: None

@@ -83,9 +83,9 @@ class MinimalEngine(Engine):
 
 @contextmanager
 def lent(model: nn.Module, name: str, generator: torch.Generator) -> Iterator[int]:
-    """Lend the model to a library's attack: quietly, and as `seeded`; a failure is told in one line.
+    """Lend the model to a library's attack: quietly, and as `seeded`; a failure is reported in one line.
 
-    Beside what `borrowed` gives back, gradients that parameters hold are kept: ART clears them.
+    In addition to what `borrowed` restores, gradients that parameters hold are kept: ART clears them.
     """
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
