@@ -43,20 +43,24 @@ class SmoothPgd:
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
         with checked(model, x, y, threat) as threat, borrowed(model):
-            smoothed = _smoothed(model)
+            _smoothed(model)
             x_adv = x.clone()
-            right = still_right(smoothed, x, y)
+            right = still_right(model, x, y)
             if right.any():
-                x, y = x[right], y[right]
-                noise = normal_noise(x, smoothed.draws, smoothed.sigma, generator)
-
-                def objective(point: Tensor) -> Tensor:
-                    logits = smoothed.network(noisy_copies(point, noise))
-                    return cross_entropy(log_mean(logits, smoothed.draws), y)
-
-                climb = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
-                x_adv[right] = last(climb(objective, x, threat, generator=generator))
+                x_adv[right] = self.search(model, x[right], y[right], threat, generator)
         return x_adv
+
+    def search(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+        """The points for all images, also for those that are misclassified already."""
+        smoothed = _smoothed(model)
+        noise = normal_noise(x, smoothed.draws, smoothed.sigma, generator)
+
+        def objective(point: Tensor) -> Tensor:
+            logits = smoothed.network(noisy_copies(point, noise))
+            return cross_entropy(log_mean(logits, smoothed.draws), y)
+
+        climb = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
+        return last(climb(objective, x, threat, generator=generator))
 
 
 def _smoothed(model: nn.Module) -> Smoothed:

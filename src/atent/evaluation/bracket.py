@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import Attack
-from atent.attacks.protocols import Selective, title_of
+from atent.attacks.protocols import Searching, Selective, title_of
 from atent.errors import UserError
 from atent.evaluation.attack import check_points
 from atent.evaluation.certify import check_deterministic
@@ -22,7 +22,7 @@ from atent.network import answers, borrowed, counted
 from atent.randomness import derive
 from atent.report.figures import draw_curve, save_picture
 from atent.smoothing.counting import work_off
-from atent.smoothing.rival import Challenge, Tested
+from atent.smoothing.rival import Challenge, Verdict
 from atent.smoothing.smoothed import PIXELS, Smoothed
 from atent.smoothing.stopping import Smoothing
 from atent.storage.brackets import BRACKET, read_bracket
@@ -51,7 +51,7 @@ def find_broken(
     draws: int = DRAWS,
     seed: int = 0,
     batch: int = 1000,
-) -> list[list[Tested]]:
+) -> list[list[Verdict]]:
     """For each image the points that were tested, from the largest radius down. The attack uses so many `draws`.
 
     For one image, the probability that any point is called broken where the smoothed network predicts the label is at
@@ -70,6 +70,7 @@ def _challenges(
     smoothed: Smoothed, pictures: Iterable[Picture], radii: Sequence[float], how: Smoothing, attack: Attack, seed: int
 ) -> Iterator[Challenge]:
     """Each image is attacked alone, with a generator of its own, so its points do not depend on the others."""
+    move = attack.search if isinstance(attack, Searching) else attack
     for index, image, label in pictures:
 
         def find(radius: float, index: int = index, image: Tensor = image, label: int = label) -> tuple[Tensor, float]:
@@ -80,7 +81,7 @@ def _challenges(
             generator = derive(seed, "bracket", index, repr(radius), device=x.device)
             smoothed.rewind()
             with borrowed(smoothed):
-                point = attack(smoothed, x.clone(), y, threat, generator)
+                point = move(smoothed, x.clone(), y, threat, generator)
             size, _ = check_points(point, x, threat, title_of(attack), index)
             return point[0].detach(), float(size)
 

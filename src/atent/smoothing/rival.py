@@ -40,7 +40,7 @@ def leads_clearly(label: int, rival: int) -> bool:
     return lead_chance(label, rival) <= GIVE_UP
 
 
-class Tested(NamedTuple):
+class Verdict(NamedTuple):
     """A point within l2 `radius` of the image, `size` away from it, and whether the test says that it is `broken`.
 
     `counts` is how often each class was predicted in the draws of the test. It is empty if the label led clearly in the
@@ -72,7 +72,7 @@ class Challenge:
         self.index, self.label, self.how, self.find = index, label, how, find
         self.left = sorted({*radii})
         self.streams: dict[str, torch.Generator] = {}
-        self.tested: list[Tested] = []
+        self.tested: list[Verdict] = []
         self.draws, self.done = 0, False
         self._aim()
 
@@ -108,7 +108,7 @@ class Challenge:
 
     def _finish(self, broken: bool) -> None:
         counts = {k: count for k, count in self.counts.most_common() if count}
-        self.tested.append(Tested(self.radius, self.size, self.rival, counts, broken))
+        self.tested.append(Verdict(self.radius, self.size, self.rival, counts, broken))
         self.left = [radius for radius in self.left if broken and radius < self.size]
         self.done = not self.left
         if not self.done:

@@ -25,7 +25,7 @@ class BracketHeader(CertifyHeader):
 
 
 @with_config(ConfigDict(extra="forbid"))
-class TestedPoint(TypedDict):
+class PointRow(TypedDict):
     """A point within `radius` at a distance of `size`, the rival class, its counts, and whether it is broken."""
 
     radius: Scale
@@ -40,7 +40,7 @@ class BracketRow(Indexed):
     """One attacked image: its label, the points tested from the largest radius down, and the draws used."""
 
     label: Whole
-    tested: list[TestedPoint]
+    tested: list[PointRow]
     draws: Count
 
 
