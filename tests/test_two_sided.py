@@ -81,7 +81,7 @@ def test_linear_networks_are_broken_shortly_above_their_exact_radius(how: Smooth
             assert [one.broken for one in tested] == [True, False]
             assert tested[0].size == pytest.approx(radii[2], abs=1e-6)
             assert tested[0].rival == 0
-        proven = Smoothed(NETWORK, SIGMA).certify(x, Smoothing(SIGMA, n=20_000, radii=tuple(radii)), y=y)
+        proven = Smoothed(NETWORK, SIGMA).certify(x, Smoothing(SIGMA, n=9000, radii=tuple(radii)), y=y)
         assert {one.radius for one in proven} == {radii[1]}
 
 

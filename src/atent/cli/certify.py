@@ -51,7 +51,8 @@ def certify(
 
     One row per image. Run the same command again to resume after an interruption. An image needs no more draws as soon
     as its outcome at every radius of interest is settled. For example:
-    `atent certify runs/mnist-smooth-gaussian --sigma .5 --n 10000 --radii 0,.5,1,1.5 --every 33`
+    `atent certify runs/mnist-smooth-gaussian --sigma .5 --n 10000 --radii 0,.5,1,1.5 --every 33`;
+    with `--attack smooth-pgd` it also gives an upper bound of the accuracy at each radius
     """
     from atent.evaluation.bracket import DRAWS, bracket_target, check_attack
     from atent.evaluation.certify import certify_target, check_deterministic, named_radii

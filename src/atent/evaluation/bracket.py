@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,15 @@ from atent.storage.row_format import Cost
 from atent.threat import Threat
 
 DRAWS = 64  # of the noise, in each pass of an attack
-Picture = tuple[int, Tensor, int]  # an image with its index in the test set and its label
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image with its index in the test set and its label."""
+
+    index: int
+    image: Tensor
+    label: int
 
 
 def check_attack(attack: Attack, smoothed: Smoothed, radius: float) -> None:
@@ -61,7 +70,7 @@ def find_broken(
     check_attack(attack, smoothed, max(radii))
     with checked(network, x, y, PIXELS), borrowed(network):
         answers(network, x[:1])  # the shape of its logits gives the number of classes
-    pictures = [(k, image, int(label)) for k, (image, label) in enumerate(zip(x, y, strict=True))]
+    pictures = [Picture(k, image, int(label)) for k, (image, label) in enumerate(zip(x, y, strict=True))]
     challenges = _challenges(smoothed, pictures, radii, how, attack, seed)
     return [case.tested for some in work_off(network, challenges, how.sigma, seed, batch) for case in some]
 
@@ -70,22 +79,23 @@ def _challenges(
     smoothed: Smoothed, pictures: Iterable[Picture], radii: Sequence[float], how: Smoothing, attack: Attack, seed: int
 ) -> Iterator[Challenge]:
     """Each image is attacked alone, with a generator of its own, so its points do not depend on the others."""
+    for one in pictures:
+        yield Challenge(one.index, one.label, radii, how, partial(_find, smoothed, one, attack, seed))
+
+
+def _find(smoothed: Smoothed, one: Picture, attack: Attack, seed: int, radius: float) -> tuple[Tensor, float]:
+    """A point within the radius of an image, and its distance."""
+    if radius == 0:
+        return one.image, 0.0
+    threat, x = Threat("l2", radius), one.image[None]
+    y = torch.tensor([one.label], device=x.device)
+    generator = derive(seed, "bracket", one.index, repr(radius), device=x.device)
     move = attack.search if isinstance(attack, Searching) else attack
-    for index, image, label in pictures:
-
-        def find(radius: float, index: int = index, image: Tensor = image, label: int = label) -> tuple[Tensor, float]:
-            if radius == 0:
-                return image, 0.0
-            threat, x = Threat("l2", radius), image[None]
-            y = torch.tensor([label], device=x.device)
-            generator = derive(seed, "bracket", index, repr(radius), device=x.device)
-            smoothed.rewind()
-            with borrowed(smoothed):
-                point = move(smoothed, x.clone(), y, threat, generator)
-            size, _ = check_points(point, x, threat, title_of(attack), index)
-            return point[0].detach(), float(size)
-
-        yield Challenge(index, label, radii, how, find)
+    smoothed.rewind()
+    with borrowed(smoothed):
+        point = move(smoothed, x.clone(), y, threat, generator)
+    size, _ = check_points(point, x, threat, title_of(attack), one.index)
+    return point[0].detach(), float(size)
 
 
 def bracket_target(
@@ -136,10 +146,8 @@ def bracket_target(
     found = read_bracket(path)
     shares = [(radius, found.shares(radius)) for radius in radii]
     title = f"{target.data}, {len(target.images):,} test images: sigma {how.sigma:g}, {label}"
-    lower, upper = (
-        [(radius, one.certified) for radius, one in shares],
-        [(radius, one.unbroken) for radius, one in shares],
-    )
+    lower = [(radius, share.certified) for radius, share in shares]
+    upper = [(radius, share.unbroken) for radius, share in shares]
     save_picture(draw_curve(curve(found.certified), lower, title, upper), path.with_suffix(".png"))
     return path
 
@@ -158,7 +166,7 @@ def _check_same(target: Target, header: Mapping[str, Any]) -> None:
 def _pictures(target: Target, every: int, skip: int, device: torch.device | str) -> Iterator[Picture]:
     for k in range(skip, len(target.images)):
         x, y = target.images.batch(slice(k, k + 1), device)
-        yield k * every, x[0], int(y[0])
+        yield Picture(k * every, x[0], int(y[0]))
 
 
 def _row(case: Challenge) -> dict[str, Any]:
