@@ -34,10 +34,10 @@ class MinimalAttack(Attack, Protocol):
 
 
 @runtime_checkable
-class Searching(Attack, Protocol):
+class Thorough(Attack, Protocol):
     """An attack that can also move images which are misclassified already, to points where they are so more clearly."""
 
-    def search(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+    def search_all(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         """Return x_adv, one point of the threat for each x."""
         ...
 

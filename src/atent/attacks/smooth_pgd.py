@@ -47,10 +47,10 @@ class SmoothPgd:
             x_adv = x.clone()
             right = still_right(model, x, y)
             if right.any():
-                x_adv[right] = self.search(model, x[right], y[right], threat, generator)
+                x_adv[right] = self.search_all(model, x[right], y[right], threat, generator)
         return x_adv
 
-    def search(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+    def search_all(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
         """The points for all images, also for those that are misclassified already."""
         smoothed = _smoothed(model)
         noise = normal_noise(x, smoothed.draws, smoothed.sigma, generator)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import Attack
-from atent.attacks.protocols import Searching, Selective, title_of
+from atent.attacks.protocols import Selective, Thorough, title_of
 from atent.errors import UserError
 from atent.evaluation.attack import check_points
 from atent.evaluation.certify import check_deterministic
@@ -90,7 +90,7 @@ def _find(smoothed: Smoothed, one: Picture, attack: Attack, seed: int, radius: f
     threat, x = Threat("l2", radius), one.image[None]
     y = torch.tensor([one.label], device=x.device)
     generator = derive(seed, "bracket", one.index, repr(radius), device=x.device)
-    move = attack.search if isinstance(attack, Searching) else attack
+    move = attack.search_all if isinstance(attack, Thorough) else attack
     smoothed.rewind()
     with borrowed(smoothed):
         point = move(smoothed, x.clone(), y, threat, generator)
