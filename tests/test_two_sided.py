@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy import stats
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from atent.errors import UserError
 from atent.evaluation.bracket import bracket_target, find_broken
 from atent.evaluation.certify import certify_target
 from atent.evaluation.target import Target
+from atent.report.figures import PALE
 from atent.smoothing.rival import RivalTest
 from atent.smoothing.smoothed import Smoothed
 from atent.smoothing.stopping import Smoothing
@@ -151,7 +153,8 @@ def test_the_bracket_contains_the_exact_robust_accuracy(whole: Path) -> None:
     assert found.overlaps == 0
     assert found.expected_overlaps == 2 * 0.001 * COUNT
     assert found.cost.forward >= sum(row["draws"] for row in found.rows)
-    assert found.path.with_suffix(".png").is_file()
+    with Image.open(found.path.with_suffix(".png")) as picture:
+        assert PALE in [color for _, color in picture.getcolors(10_000) or []]  # the band
 
 
 @pytest.mark.parametrize("kept", [1, 9])
