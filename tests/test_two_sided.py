@@ -87,6 +87,15 @@ def test_linear_networks_are_broken_shortly_above_their_exact_radius(how: Smooth
         assert {one.radius for one in proven} == {radii[1]}
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_images_on_the_decision_boundary_are_broken_with_probability_at_most_alpha(early: bool) -> None:
+    """There both classes are equally likely, so either prediction of the smoothed network is just not wrong."""
+    count, how = 200, Smoothing(SIGMA, n=300, alpha=0.1, radii=(0.0,) if early else None)
+    x, y = at_distance(torch.zeros(count)), torch.arange(count) % 2
+    broken = sum(tested[0].broken for tested in find_broken(NETWORK, x, y, [0.0], how, SmoothPgd()))
+    assert 0 < broken <= stats.binom.ppf(0.999, count, how.alpha)
+
+
 @pytest.mark.parametrize("attack", [SmoothPgd(steps=3), Pgd(steps=3), CwL2(steps=30, searches=2)], ids=str)
 def test_a_misclassified_image_is_broken_at_radius_0(attack: Attack) -> None:
     x, y = at_distance(torch.tensor([-0.1, -0.3])), torch.ones(2, dtype=torch.int64)
