@@ -48,6 +48,15 @@ class PerImage(Attack, Protocol):
 
 
 @runtime_checkable
+class Thorough(Attack, Protocol):
+    """An attack that can also move images which are misclassified already, to points where they are so more clearly."""
+
+    def search_all(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+        """Return x_adv, one point of the threat for each x."""
+        ...
+
+
+@runtime_checkable
 class Selective(Protocol):
     """An attack that is not defined for every network and threat."""
 

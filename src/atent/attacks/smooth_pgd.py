@@ -44,22 +44,27 @@ class SmoothPgd:
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
         with checked(model, x, y, threat) as threat, borrowed(model):
-            smoothed = _smoothed(model)
+            _smoothed(model)
             x_adv = x.clone()
-            right = still_right(smoothed, x, y)
+            right = still_right(model, x, y)
             if right.any():
-                x, y = x[right], y[right]
-                noise = normal_noise(x, smoothed.draws, smoothed.sigma, generator)
-
-                def objective(point: Tensor) -> Tensor:
-                    logits = smoothed.network(noisy_copies(point, noise))
-                    return cross_entropy(log_mean(logits, smoothed.draws), y)
-
-                climb = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
-                for step, point in enumerate(climb(objective, x, threat, generator=generator), 1):
-                    detail(f"step {step}/{self.steps}")
-                    x_adv[right] = point
+                x_adv[right] = self.search_all(model, x[right], y[right], threat, generator)
         return x_adv
+
+    def search_all(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+        """The points for all images, also for those that are misclassified already."""
+        smoothed = _smoothed(model)
+        noise = normal_noise(x, smoothed.draws, smoothed.sigma, generator)
+
+        def objective(point: Tensor) -> Tensor:
+            logits = smoothed.network(noisy_copies(point, noise))
+            return cross_entropy(log_mean(logits, smoothed.draws), y)
+
+        climb = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
+        point = x
+        for step, point in enumerate(climb(objective, x, threat, generator=generator), 1):  # noqa: B007 (the last)
+            detail(f"step {step}/{self.steps}")
+        return point
 
 
 def _smoothed(model: nn.Module) -> Smoothed:

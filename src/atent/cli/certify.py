@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from atent.cli.options import TargetOptions
+from atent.cli.options import Fields, TargetOptions
 from atent.errors import UserError
 
 
@@ -36,24 +36,45 @@ def certify(
     every: Annotated[int, typer.Option(help="Take every K-th test image.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     batch: Annotated[int, typer.Option(help="Noisy copies in a batch, rounded down to hundreds.", min=1)] = 1000,
+    attack: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Also attack the smoothed network at each radius, e.g. smooth-pgd: accuracy from both sides.",
+        ),
+    ] = None,
+    settings: Fields = None,
+    draws: Annotated[
+        int | None, typer.Option(help="With --attack: noisy copies per pass of the attack. Default: 64.", min=1)
+    ] = None,
 ) -> None:
     """Certify a network smoothed with normal noise: accuracy that no attack within the radius can lower.
 
     One row per image. Run the same command again to resume after an interruption. Drawing stops for an image as soon
     as its outcome at every radius of interest is settled. For example:
-    `atent certify runs/mnist-smooth-gaussian --sigma .5 --n 10000 --radii 0,.5,1,1.5 --every 33`
+    `atent certify runs/mnist-smooth-gaussian --sigma .5 --n 10000 --radii 0,.5,1,1.5 --every 33`;
+    with `--attack smooth-pgd` it also gives an upper bound of the accuracy at each radius
     """
+    from atent.evaluation.bracket import DRAWS, bracket_target, check_attack
     from atent.evaluation.certify import certify_target, check_deterministic, named_radii
+    from atent.evaluation.suites import choose_attacks
     from atent.evaluation.target import every_image
+    from atent.report.brackets import print_bracket
     from atent.report.terminal import print_certified
     from atent.smoothing.bounds import draws_for
+    from atent.smoothing.smoothed import Smoothed
     from atent.smoothing.stopping import Smoothing
+    from atent.storage.brackets import read_bracket
     from atent.storage.certificates import read_certified
     from atent.threat import Threat
 
     asked, threats = _radii(radii), [Threat.parse(text) for text in threat or []]
     plain = Smoothing(sigma, n0, n, alpha)  # refuses bad settings before any work
     plain.check_radii([*asked, *(ball.eps for ball in threats)])
+    if attack is None and (settings or draws):
+        given = f"--set {settings[0]}" if settings else f"--draws {draws}"
+        raise UserError(f"{given} without --attack; allowed: with --attack NAME, such as --attack smooth-pgd")
+    choice = choose_attacks(attack, settings or [], None) if attack else None
     opened, device = target.open()
     found = every_image(opened, every, examples)
     if not asked and not threats:
@@ -64,6 +85,8 @@ def certify(
     how = Smoothing(sigma, n0, n, alpha, None if exact_n else tuple(radius for radius, _ in goals))
     how.check_radii([radius for radius, _ in goals])
     check_deterministic(found.network, found.images, device)  # before anything is printed
+    if choice and choice.one:
+        check_attack(choice.one, Smoothed(found.network, sigma), goals[-1][0])
     if sigma > 1:
         print(f"caution: pixels are in [0, 1], so noise of sigma {sigma:g} hides most of the image", file=sys.stderr)
     print(
@@ -72,6 +95,9 @@ def certify(
     folder = target.out or found.folder
     path = certify_target(found, how, goals, folder, every=every, seed=seed, batch=batch, device=device)
     print_certified(read_certified(path))
+    if choice and choice.one:
+        how_many = {"draws": draws or DRAWS, "batch": batch}
+        print_bracket(read_bracket(bracket_target(found, path, choice.one, choice.settings, **how_many, device=device)))
 
 
 def _radii(text: str | None) -> list[float]:

@@ -15,9 +15,11 @@ def show(
 ) -> None:
     """Show the results of runs (accuracy under attack, certified accuracy), or a recipe with all its defaults."""
     from atent.recipe import RENAMED, load_recipe, recipe_names
+    from atent.report.brackets import bracket_markdown, print_bracket
     from atent.report.tables import certified_markdown, finished, result_lines
     from atent.report.tables import markdown as to_markdown
     from atent.report.terminal import print_certified, print_classes, print_results
+    from atent.storage.brackets import brackets
     from atent.storage.certificates import certified
     from atent.storage.row_file import leave_out
 
@@ -36,6 +38,7 @@ def show(
     left_out: list[str] = []
     found = [met for folder in folders for met in finished(folder, left_out.append)]
     proven = [one for folder in folders for one in certified(folder, left_out.append)]
+    between = [one for folder in folders for one in brackets(folder, left_out.append)]
     if not found and not proven:
         raise UserError("; ".join(left_out) or f"no finished attack in {', '.join(targets)}; run atent attack first")
     for problem in left_out:
@@ -50,5 +53,10 @@ def show(
     else:
         for one in proven:
             print_certified(one)
+    if between and markdown:
+        print(f"\n{bracket_markdown(between)}")
+    else:
+        for both in between:
+            print_bracket(both)
     if classes:
         print_classes(found)

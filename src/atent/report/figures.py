@@ -16,11 +16,19 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 640, 420
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 40, 44  # margins of the frame
-BLUE = (31, 90, 160)
+BLUE, PALE = (31, 90, 160), (205, 220, 240)
 
 
-def draw_curve(curve: Sequence[tuple[float, float]], asked: Sequence[tuple[float, Rate]], title: str) -> "Image.Image":
-    """Certified accuracy (%) against l2 radius: a line through `curve`, and points with intervals at radii `asked`."""
+def draw_curve(
+    curve: Sequence[tuple[float, float]],
+    asked: Sequence[tuple[float, Rate]],
+    title: str,
+    unbroken: Sequence[tuple[float, Rate]] = (),
+) -> "Image.Image":
+    """Certified accuracy (%) against l2 radius: a line through `curve`, and points with intervals at radii `asked`.
+
+    The band between it and the accuracies `unbroken` by an attack contains the robust accuracy.
+    """
     from PIL import Image, ImageDraw, ImageFont
 
     picture = Image.new("RGB", (WIDTH, HEIGHT), "white")
@@ -33,6 +41,9 @@ def draw_curve(curve: Sequence[tuple[float, float]], asked: Sequence[tuple[float
         return LEFT + across * radius / (1.05 * reach), TOP + up * (1 - share)
 
     draw.text((LEFT, 12), title, fill="black", font=font)
+    upper = [(radius, accuracy.value) for radius, accuracy in unbroken]
+    if len(upper) > 1:
+        draw.polygon([place(*point) for point in [*curve, *reversed(upper)]], fill=PALE)
     for percent in range(0, 101, 20):
         x, y = place(0, percent / 100)
         draw.line((x, y, WIDTH - RIGHT, y), fill="lightgrey")
@@ -43,7 +54,7 @@ def draw_curve(curve: Sequence[tuple[float, float]], asked: Sequence[tuple[float
         draw.text((x, y + 6), f"{k * tick:g}", fill="black", font=font, anchor="mt")
     draw.text(((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 18), "l2 radius", fill="black", font=font, anchor="mt")
     draw.line([place(radius, share) for radius, share in curve], fill=BLUE, width=2)
-    for radius, accuracy in asked:
+    for radius, accuracy in [*asked, *unbroken]:
         x, y = place(radius, accuracy.value)
         draw.line((x, place(0, accuracy.low)[1], x, place(0, accuracy.high)[1]), fill=BLUE)
         draw.ellipse((x - 3, y - 3, x + 3, y + 3), fill=BLUE)

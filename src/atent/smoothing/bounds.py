@@ -48,8 +48,13 @@ def vote(counts: Sequence[int], alpha: float) -> int:
     order = sorted(range(len(counts)), key=lambda k: -counts[k])
     first, second = counts[order[0]], counts[order[1]]
     # Either of two equally likely classes can have such a lead: twice the probability of one tail.
-    chance = min(1.0, 2 * float(special.bdtr(second, first + second, 0.5)))
+    chance = min(1.0, 2 * lead_chance(first, second))
     return order[0] if chance <= alpha else ABSTAIN
+
+
+def lead_chance(first: int, second: int) -> float:
+    """The probability that one of two equally likely classes gets `first` or more of the `first + second` draws."""
+    return float(special.bdtr(second, first + second, 0.5))
 
 
 def largest_radius(sigma: float, n: int, alpha: float) -> float:

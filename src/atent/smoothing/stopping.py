@@ -18,21 +18,23 @@ GIVE_UP = 0.01  # probability of stopping for an image that all n draws might ha
 GROWTH = 1.05  # ratio of the numbers of draws at consecutive looks
 
 
-def rare_counts(rate: float, looks: Sequence[int], alpha: float) -> list[int]:
+def rare_counts(rate: float, looks: Sequence[int], alpha: float, shares: Sequence[float] | None = None) -> list[int]:
     """For each look, a count of events so low that all such counts together have probability at most alpha.
 
     Each draw is an event with probability `rate`; the count is looked at after looks[0], looks[1], ... draws. The
     probability of a rare count at any look so far is computed exactly and is at most what may be spent by then: from
     look to look the distribution of the count is kept, without the counts that were rare at an earlier look. At a
     higher rate all these counts are even rarer. -1 where no count is rare enough.
+
+    `shares` are the shares of the work done at the looks, on which the spending depends. Default: of the draws.
     """
     alive, low = np.ones(1), 0  # the probabilities of low, low + 1, ... events that were not rare so far
     spent, last, found = 0.0, 0, []
-    for draws in looks:
+    for draws, share in zip(looks, shares or [draws / looks[-1] for draws in looks], strict=True):
         more, least, lost = _trimmed(_binomial(draws - last, rate), alpha)
         alive, low, last = np.convolve(alive, more), low + least, draws
         spent += lost
-        budget = alpha * _spendable(draws / looks[-1]) - spent
+        budget = alpha * _spendable(share) - spent
         rare = int(np.searchsorted(np.cumsum(alive), budget, side="right"))
         spent += float(alive[:rare].sum())
         alive, least, lost = _trimmed(alive[rare:], alpha)

@@ -26,7 +26,7 @@ class RowFile(Generic[R]):
         words = f"{header['label']} {header.get('threat', '')} {header['data']}".lower()
         name = re.sub(r"[^a-z0-9.]+", "-", words).strip("-")[:100]
         digest = hashlib.sha256(json.dumps(settings(header), sort_keys=True).encode()).hexdigest()[:8]
-        return cls(kind, folder / kind.command / f"{name}-{digest}.jsonl")
+        return cls(kind, folder / kind.folder / f"{name}-{digest}.jsonl")
 
     def resume(self, header: Mapping[str, Any]) -> int:
         """Prepare the file for more rows; returns the number of rows it has.
@@ -131,7 +131,7 @@ def finished_files(
     kind: Kind[R], folder: Path, say: Callable[[str], None] = leave_out
 ) -> Iterator[tuple[Path, Content[R]]]:
     """Every finished file of a run folder. A damaged or unfinished file is skipped and reported to `say`."""
-    for path in sorted((folder / kind.command).glob("*.jsonl")):
+    for path in sorted((folder / kind.folder).glob("*.jsonl")):
         try:
             yield path, RowFile(kind, path).read()
         except UserError as error:

@@ -75,11 +75,16 @@ _CLOSING = TypeAdapter(Closing)
 
 @dataclass(frozen=True)
 class Kind(Generic[R]):
-    """The files of one command: the fields of their headers and rows."""
+    """The files of one command: the fields of their headers and rows, and the folder in a run if not the command's."""
 
     command: str
     header: TypeAdapter[Any]
     row: TypeAdapter[R]
+    own_folder: str = ""
+
+    @property
+    def folder(self) -> str:
+        return self.own_folder or self.command
 
 
 class Content(NamedTuple, Generic[R]):
