@@ -12,7 +12,7 @@ from atent.attacks.protocols import within
 from atent.inputs import checked
 from atent.losses import Loss
 from atent.network import answers, borrowed, repeat
-from atent.randomness import Source, select
+from atent.randomness import Source, check_count, select
 from atent.threat import Threat
 
 Search = Callable[[Objective, Tensor], Points]
@@ -36,6 +36,7 @@ def until_broken(
     where a single answer says little, every example is attacked to the end of each path.
     """
     with checked(model, x, y, threat) as threat, borrowed(model):
+        check_count(generator, len(x))
         search = partial(search, threat=threat)
         x_adv = x.clone()
         logits = answers(model, x)
