@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import torch
@@ -11,14 +10,13 @@ from torch import Tensor, nn
 
 from atent.ascent import input_gradient
 from atent.attacks import Pgd
-from atent.attacks.random_search import search_blindly
 from atent.data.dataset import open_data
 from atent.data.images import Images
 from atent.evaluation.checks import Sample, check_network, check_range
 from atent.evaluation.target import open_target
 from atent.losses import cross_entropy
 from atent.threat import Threat
-from toys import SHARED, needs_shared, two_class_linear
+from toys import SHARED, needs_shared
 
 LINF = Threat("linf", 0.1)
 
@@ -134,17 +132,6 @@ def test_another_pixel_range_is_suspected(network: nn.Module, images: Images) ->
     (sign,) = check_range(upside_down, images)
     assert "pixel range" in sign
     assert "standardization" in sign
-
-
-@pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_a_blind_search_stays_inside_and_finds_a_large_hole(norm: Literal["linf", "l2"]) -> None:
-    weights = torch.ones(25)
-    x, y = torch.full((4, 1, 5, 5), 0.5), torch.zeros(4, dtype=torch.long)
-    model = two_class_linear(weights, bias=-12.6)
-    distance = 0.1 / (25 if norm == "linf" else 5)
-    for radius, left in ((3 * distance, 0), (0.9 * distance, 4)):
-        threat = Threat(norm, radius)
-        assert int(search_blindly(model, x, y, threat, torch.ones(4, dtype=torch.bool), 0).sum()) == left
 
 
 @needs_shared

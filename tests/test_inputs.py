@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.ascent import ascend
-from atent.attacks import ATTACKS, AtentChain, CwL2, DeepFool, Pgd, random_search
+from atent.attacks import ATTACKS, AtentChain, CwL2, DeepFool, Pgd
 from atent.data.images import Images
 from atent.defenses import DEFENSES, PgdAt, worst_point
 from atent.errors import UserError
@@ -104,7 +104,7 @@ def test_text_for_a_threat_is_as_good_as_the_threat(method: str) -> None:
 
 
 def test_text_for_a_threat_is_taken_by_functions_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_search, "QUERIES", 3)
+    monkeypatch.setattr(checks, "QUERIES", 3)
 
     def found(given: Threat | str) -> list[object]:
         model, (x, y) = small_network(dropout=0), small_batch()

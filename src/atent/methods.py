@@ -54,6 +54,13 @@ def is_imported(name: object) -> bool:
     return ":" in str(name)
 
 
+def imports(table: object) -> bool:
+    """Whether making what a table names imports a module of the user: the table's own name, or one inside it."""
+    if isinstance(table, Mapping):
+        return is_imported(table.get("name", "")) or any(map(imports, table.values()))
+    return isinstance(table, list | tuple) and any(map(imports, table))
+
+
 def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
     """The entry called `name`, or the user's own object if the name has a colon."""
     if is_imported(name):

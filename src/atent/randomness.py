@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from atent.errors import UserError
+
 Source = torch.Generator | Sequence[torch.Generator]  # one for a batch, or one per image
 
 
@@ -35,6 +37,12 @@ def spawn(generator: torch.Generator, count: int) -> list[torch.Generator]:
 def select(source: Source, index: Tensor) -> Source:
     """The generators of the images at these positions; a generator of the whole batch stays as it is."""
     return source if isinstance(source, torch.Generator) else [source[k] for k in index.tolist()]
+
+
+def check_count(source: Source, images: int) -> None:
+    """Refuse another number of generators than of images."""
+    if not isinstance(source, torch.Generator) and len(source) != images:
+        raise UserError(f"{len(source)} generators for {images} images; allowed: one per image")
 
 
 def uniform_like(x: Tensor, source: Source, low: float = 0.0, high: float = 1.0) -> Tensor:

@@ -20,7 +20,7 @@ from atent.methods import (
     defaults,
     explain,
     field_names,
-    is_imported,
+    imports,
     make,
     written_out,
 )
@@ -104,7 +104,7 @@ class Recipe(BaseModel):
         for part in _MAKERS:
             table = {**_UNNAMED.get(part, {}), **getattr(self, part)}
             wanted = (info.context or {"make": "ours"})["make"]
-            if wanted == "all" or (wanted == "ours" and not is_imported(table.get("name"))):
+            if wanted == "all" or (wanted == "ours" and not imports(table)):
                 self._made[part] = _MAKERS[part](table)
                 table = written_out(table, self._made[part])
             object.__setattr__(self, part, table)  # the recipe is frozen

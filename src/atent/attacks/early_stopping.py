@@ -12,7 +12,7 @@ from atent.inputs import checked
 from atent.losses import Loss
 from atent.network import answers, borrowed, repeat
 from atent.progress import detail
-from atent.randomness import Source, select
+from atent.randomness import Source, check_count, select
 from atent.threat import Threat
 
 Search = Callable[[Objective, Tensor], Points]
@@ -35,6 +35,7 @@ def until_broken(
     unchanged. On a randomized network, where a single prediction proves little, every search runs to its last step.
     """
     with checked(model, x, y, threat) as threat, borrowed(model):
+        check_count(generator, len(x))
         search = partial(search, threat=threat)
         x_adv = x.clone()
         logits = answers(model, x)

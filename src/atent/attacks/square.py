@@ -125,7 +125,8 @@ class Signs:
     def start(self, numbers: Tensor) -> Tensor:
         """Vertical stripes, one pixel wide."""
         count, channels, _, width = self.low.shape
-        return torch.where(numbers.view(count, channels, 1, width) >= 0.5, self.high, self.low)
+        stripes = torch.where(numbers.view(count, channels, 1, width) >= 0.5, self.high, self.low)
+        return torch.empty_like(self.low).copy_(stripes)  # in the layout of x, which the condition has not
 
     def propose(self, best: Tensor, numbers: Tensor, side: int) -> Tensor:
         """A square, in each channel at the highest or the lowest value."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import Attack
-from atent.attacks.protocols import check_points, Selective, Thorough, title_of
+from atent.attacks.protocols import Selective, Thorough, check_points, title_of
 from atent.errors import UserError
 from atent.evaluation.certify import check_deterministic
 from atent.evaluation.target import Target
