@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.attacks import Apgd, PerImage, Pgd, Square, apgd, square
+from atent.attacks import Apgd, PerImage, Square, apgd, square
 from atent.attacks.apgd import LOSS, ascend_adaptively, checkpoints
 from atent.errors import UserError
 from atent.losses import targeted_dlr
@@ -130,7 +130,6 @@ def test_targeted_dlr_is_equation_7() -> None:
 
 
 PER_IMAGE: list[PerImage] = [
-    Pgd(steps=10, restarts=2),
     Apgd(steps=10, restarts=2),
     Apgd(steps=10, loss="dlr-targeted"),
     Square(queries=30),

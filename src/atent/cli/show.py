@@ -14,6 +14,7 @@ def show(
     classes: Annotated[bool, typer.Option("--classes", help="Also print the accuracies of each class.")] = False,
 ) -> None:
     """Show the results of runs (accuracy under attack, certified accuracy), or a recipe with all its defaults."""
+    from atent.evaluation.estimate import estimates
     from atent.recipe import RENAMED, load_recipe, recipe_names
     from atent.report.brackets import bracket_markdown, print_bracket
     from atent.report.tables import certified_markdown, finished, result_lines
@@ -38,6 +39,7 @@ def show(
     left_out: list[str] = []
     found = [met for folder in folders for met in finished(folder, left_out.append)]
     proven = [one for folder in folders for one in certified(folder, left_out.append)]
+    estimated = [one for folder in folders for one in estimates(folder, left_out.append)]
     between = [one for folder in folders for one in brackets(folder, left_out.append)]
     if not found and not proven:
         raise UserError("; ".join(left_out) or f"no finished attack in {', '.join(targets)}; run atent attack first")
@@ -48,6 +50,8 @@ def show(
         print(to_markdown(lines))
     elif lines:
         print_results(lines)
+    for whole in estimated:
+        print(f"{whole.run}: {whole}")
     if proven and markdown:
         print(certified_markdown(proven))
     else:
