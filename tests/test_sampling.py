@@ -8,7 +8,8 @@ from math import comb
 import pytest
 
 from atent.errors import UserError
-from atent.evaluation.sampling import Estimate, Goal, Law, draw_order
+from atent.evaluation.estimate import draw_order
+from atent.evaluation.sampling import Estimate, Goal, Law
 
 SMALL = [
     Law(images=20, survivors=20, batch=3, confidence=0.8),  # one point is less than an image
@@ -116,11 +117,11 @@ def test_the_estimate_is_the_survivors_times_one_minus_the_break_rate() -> None:
 
 def test_it_is_known_beforehand_how_many_draws_the_best_case_needs() -> None:
     law = Law(images=1000, survivors=900, batch=100)
-    needed = law.fewest_draws(1)
+    needed = law.expected_draws(Goal(1))
     before = law.looks[: law.looks.index(needed)]
     assert law.estimate([0] * (len(before) + 1)).half_width <= 1 < law.estimate([0] * len(before)).half_width
-    assert law.fewest_draws(0.01) == 900
-    assert Law(images=1000, survivors=20, batch=10).fewest_draws(1) == 0
+    assert law.expected_draws(Goal(0.01)) == 900
+    assert Law(images=1000, survivors=20, batch=10).expected_draws(Goal(1)) == 0
 
 
 def test_the_order_is_a_permutation_fixed_by_the_seed_and_keeps_places() -> None:

@@ -12,11 +12,12 @@ import torch
 
 from atent.errors import Interrupted, UserError
 from atent.evaluation.attack import attack_batch, attack_target
-from atent.evaluation.sampling import Estimate, Goal, Law, draw_order
+from atent.evaluation.sampling import Estimate, Goal, Law
 from atent.evaluation.suites import Phases
 from atent.evaluation.target import Target
 from atent.network import borrowed, repeat
-from atent.progress import detail
+from atent.progress import detail, expect
+from atent.randomness import derive_seed
 from atent.smoothing.smoothed import Smoothed
 from atent.storage.record import Batches, record
 from atent.storage.row_file import RowFile, finished_files, leave_out, warn
@@ -75,7 +76,7 @@ def estimate_target(
         none = Estimate(0.0, 0.0, 0.0)
         return Estimated(folder.name, phases.name, target.data, str(threat), whole, 0, 0, 0, confidence, none, Cost())
     law = Law(whole, len(survivors), drawn, confidence)
-    if goal.within is not None and (least := law.fewest_draws(goal.within)) > 0.9 * len(survivors):
+    if goal.within is not None and (least := law.expected_draws(Goal(goal.within))) > 0.9 * len(survivors):
         share = "all" if least == len(survivors) else f"at least {least:,} of"
         warn(f"--within {goal.within:g}: {share} the {len(survivors):,} survivors will be attacked")
     order = draw_order(survivors, seed)
@@ -93,7 +94,8 @@ def estimate_target(
     def work(path: Path, done: int) -> Batches:
         rows = list(RowFile(SAMPLE, path).read().rows) if done else []
         while not goal.reached(estimate := law.estimate(broken_at(law, rows))) and len(rows) < len(order):
-            detail(f"{estimate.value:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]")
+            expect(law.expected_draws(goal, broken_share(rows)))
+            detail(f"so far {estimate.value:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]")
             part = order[len(rows) : len(rows) + drawn]
             found = attack_batch(
                 target.network, target.images, part, phases.second.attack, threat, seed=seed, device=device
@@ -122,6 +124,15 @@ def make_goal(
         if given:
             raise UserError(f"{option} with --within or --claim: a sample does not have all images; leave one out")
     return goal
+
+
+def draw_order(survivors: Sequence[int], seed: int) -> list[int]:
+    """The survivors in random order. Each image has its own random key, so two images never change places."""
+    return sorted(survivors, key=lambda index: derive_seed(seed, "sample", index))
+
+
+def broken_share(rows: Sequence[Row]) -> float:
+    return sum(not row["robust"] for row in rows) / max(len(rows), 1)
 
 
 def broken_at(law: Law, rows: Sequence[Row]) -> list[int]:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 from atent.errors import UserError
-from atent.randomness import derive_seed
 
 GROWTH = 1.05  # ratio of the numbers of draws at consecutive looks
 AIM = 0.95  # half-width in points for which most of the error is reserved; chosen by mean draws for 1 point
@@ -61,11 +60,6 @@ class Goal:
         if self.claim is not None and estimate.high < self.claim:
             return "refuted"
         return "within" if self.within is not None and estimate.half_width <= self.within else None
-
-
-def draw_order(survivors: Sequence[int], seed: int) -> list[int]:
-    """The survivors in random order. Each image has its own random key, so two images never change places."""
-    return sorted(survivors, key=lambda index: derive_seed(seed, "sample", index))
 
 
 class OneSided:
@@ -216,13 +210,16 @@ class Law:
         likely = self.survivors * broken[-1] / self.looks[len(broken) - 1] if broken else (low + high) / 2
         return self._accuracy(min(max(likely, low), high), low, high)
 
-    def fewest_draws(self, within: float) -> int:
-        """The draws that `within` points take if none breaks, known before any draw; nearly all: it is too small."""
-        goal = Goal(within)
+    def expected_draws(self, goal: Goal, rate: float = 0.0) -> int:
+        """The draws after which the goal is reached if images break at this rate. The default gives the fewest."""
         if goal.reached(self.estimate([])):
             return 0
-        looks = range(len(self.looks))
-        return self.looks[bisect_left(looks, True, key=lambda j: bool(goal.reached(self._accuracy(0, *self.at(j, 0)))))]
+
+        def is_reached(look: int) -> bool:
+            bounds = self.at(look, round(rate * self.looks[look]))
+            return goal.reached(self._accuracy(rate * self.survivors, *bounds)) is not None
+
+        return self.looks[bisect_left(range(len(self.looks) - 1), True, key=is_reached)]
 
     def _accuracy(self, likely: float, low: int, high: int) -> Estimate:
         value, least, most = (100 * (self.survivors - count) / self.images for count in (likely, high, low))

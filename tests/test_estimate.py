@@ -1,0 +1,248 @@
+"""The accuracy of a whole test set from two phases, on grey images whose distance to the boundary is known."""
+
+import json
+import re
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from atent.attacks import Attack
+from atent.data.images import Images
+from atent.errors import Interrupted, UserError
+from atent.evaluation import estimate
+from atent.evaluation.attack import Attacked, attack_batch
+from atent.evaluation.estimate import Estimated, estimate_target, estimates
+from atent.evaluation.sampling import Goal
+from atent.evaluation.suites import Phases, Planned
+from atent.evaluation.target import Target
+from atent.randomness import derive
+from atent.smoothing.smoothed import Smoothed
+from atent.threat import Threat
+from test_cli import atent
+from toys import two_class_linear
+
+NETWORK = """
+import torch
+from torch import nn
+
+def trained():
+    from atent.data import load
+
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    x, y = load("mnist-small", "train").batch(slice(1000))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+    for _ in range(10):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    return network
+"""
+THREAT = Threat("linf", 0.1)
+COUNT, WEAK, STRONG = 400, 0.02, 0.05
+# Distances to the boundary: 40 images within the weak attack's reach, 72 more within the strong one's.
+DISTANCES = torch.linspace(0.00025, 0.19975, COUNT)
+ROBUST = 100 * float((DISTANCES > STRONG).float().mean())
+
+
+def target() -> Target:
+    order = torch.randperm(COUNT, generator=derive(0, "order"))
+    grey = 0.5 + DISTANCES[order]
+    images = Images(
+        grey.view(-1, 1, 1, 1).expand(-1, 1, 4, 4).contiguous(), torch.ones(COUNT).long(), ("dark", "light")
+    )
+    network = two_class_linear(torch.full((16,), 0.25), bias=-2.0)
+    return Target(network, "abc", "toy", images, "toy", "linf:0.1", Path("never"))
+
+
+@dataclass(frozen=True)
+class Darken:
+    """Breaks the images whose distance to the boundary is smaller than `by`."""
+
+    by: float
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
+        del model, y, threat, generator
+        return x - self.by
+
+
+def phases(second: Attack | None = None) -> Phases:
+    first, last = (
+        Planned.of(attack, {"name": name}, THREAT)
+        for name, attack in (("weak", Darken(WEAK)), ("strong", second or Darken(STRONG)))
+    )
+    return Phases("mine", first, last)
+
+
+def run(folder: Path, goal: Goal, batch: int = 20) -> Estimated:
+    return estimate_target(target(), phases(), goal, folder, batch=batch)
+
+
+def drawn_rows(folder: Path) -> list[int]:
+    (path,) = (folder / "sample").glob("*.jsonl")
+    return [json.loads(line)["index"] for line in path.read_text().splitlines() if '"index"' in line]
+
+
+def test_an_estimate_holds_the_truth_and_stops_before_all_are_attacked(tmp_path: Path) -> None:
+    found = run(tmp_path, Goal(within=6))
+    assert found.estimate.low <= ROBUST <= found.estimate.high
+    assert found.estimate.half_width <= 6
+    assert found.drawn < found.survivors == int((DISTANCES > WEAK).sum())
+    assert found.whole == COUNT
+
+
+def test_when_all_survivors_are_attacked_the_estimate_is_exact(tmp_path: Path) -> None:
+    found = run(tmp_path, Goal(within=1e-9))
+    assert found.estimate == pytest.approx((ROBUST, ROBUST, ROBUST))
+    assert found.drawn == found.survivors
+    assert sorted(drawn_rows(tmp_path)) == [k for k, grey in enumerate(target().images.x[:, 0, 0, 0]) if grey > 0.52]
+
+
+def test_a_smaller_within_continues_the_same_sample(tmp_path: Path) -> None:
+    run(tmp_path / "twice", Goal(within=8))
+    first = drawn_rows(tmp_path / "twice")
+    twice, once = run(tmp_path / "twice", Goal(within=5)), run(tmp_path / "once", Goal(within=5))
+    assert twice.estimate == once.estimate
+    assert len(first) < len(drawn_rows(tmp_path / "twice"))
+    assert drawn_rows(tmp_path / "twice") == drawn_rows(tmp_path / "once")
+    assert drawn_rows(tmp_path / "once")[: len(first)] == first
+
+
+def test_another_seed_draws_another_order(tmp_path: Path) -> None:
+    orders = []
+    for seed in (0, 1):
+        estimate_target(target(), phases(), Goal(within=8), tmp_path / str(seed), seed=seed, batch=20)
+        orders.append(drawn_rows(tmp_path / str(seed)))
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize(("claim", "outcome"), [(50.0, "accepted"), (90.0, "refuted")])
+def test_a_claim_ends_the_run_when_it_is_settled(claim: float, outcome: str, tmp_path: Path) -> None:
+    goal = Goal(claim=claim)
+    found = run(tmp_path, goal)
+    assert goal.reached(found.estimate) == outcome
+    assert found.drawn < found.survivors
+
+
+def test_an_interrupted_sample_is_resumed_and_gives_the_same_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = run(tmp_path / "whole", Goal(within=5))
+
+    def interrupted(*arguments: Any, **options: Any) -> Attacked:
+        signal.raise_signal(signal.SIGINT)
+        return attack_batch(*arguments, **options)
+
+    monkeypatch.setattr(estimate, "attack_batch", interrupted)
+    with pytest.raises(Interrupted):
+        run(tmp_path / "cut", Goal(within=5))
+    assert re.search(r"mine, linf:0.1, whole test set  \d+\.\d\d \[", capsys.readouterr().err)
+    assert len(drawn_rows(tmp_path / "cut")) == 20
+    monkeypatch.undo()
+    assert run(tmp_path / "cut", Goal(within=5)).estimate == whole.estimate
+    assert drawn_rows(tmp_path / "cut") == drawn_rows(tmp_path / "whole")
+
+
+def test_an_image_has_the_same_verdict_in_every_sample(tmp_path: Path) -> None:
+    """The verdicts of a sample are those of the attack on all images."""
+    run(tmp_path, Goal(within=5))
+    (path,) = (tmp_path / "sample").glob("*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines() if '"index"' in line]
+    grey = target().images.x[:, 0, 0, 0]
+    assert all(row["robust"] == bool(grey[row["index"]] - 0.5 > STRONG) for row in rows)
+
+
+def test_fewer_survivors_than_a_batch_are_all_attacked(tmp_path: Path) -> None:
+    found = run(tmp_path, Goal(within=1), batch=1000)
+    assert found.drawn == found.survivors
+    assert found.estimate.half_width == 0
+
+
+def test_no_survivors_leave_nothing_to_sample(tmp_path: Path) -> None:
+    all_broken = phases()._replace(first=Planned.of(Darken(0.3), {"name": "all"}, Threat("linf", 0.3)))
+    found = estimate_target(target(), all_broken, Goal(within=1), tmp_path)
+    assert (found.drawn, found.estimate) == (0, (0.0, 0.0, 0.0))
+
+
+def test_a_within_that_needs_all_survivors_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, Goal(within=0.01))
+    assert "--within 0.01: all the 360 survivors will be attacked" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("noisy", ["smoothed", "dropout"])
+def test_a_randomized_network_is_refused(noisy: str, tmp_path: Path) -> None:
+    class Dropping(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.dropout(target().network(x), 0.5, training=True)
+
+    network = Smoothed(target().network, 0.1) if noisy == "smoothed" else Dropping()
+    with pytest.raises(UserError, match="randomized or smoothed"):
+        estimate_target(replace(target(), network=network), phases(), Goal(within=1), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_file_gives_the_estimate_again(tmp_path: Path) -> None:
+    found = run(tmp_path / "run", Goal(within=6))
+    assert estimates(tmp_path / "run") == [found]
+    header = json.loads(next((tmp_path / "run" / "sample").glob("*.jsonl")).read_text().splitlines()[0])
+    assert {"order", "seed", "confidence", "first", "attack"} <= set(header)
+
+
+@pytest.fixture
+def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a function that makes a network for mnist-small."""
+    (tmp_path / "grey_networks.py").write_text(NETWORK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "grey_networks:trained"
+
+
+COMMON = ["--data", "mnist-small", "--threat", "linf:0.02", "--threads", "1"]
+VERDICT = r"whole test set  (\d+\.\d\d) \[(\d+\.\d\d), (\d+\.\d\d)\]  \(2,000 \+ (\d+) images\)"
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (["--attack", "square", "--set", "queries=3"], "square"),
+        (["--suite", "quick"], "quick"),
+    ],
+)
+def test_the_command_ends_with_a_verdict_and_show_repeats_it(
+    options: list[str], name: str, network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert atent("attack", network, *COMMON, *options, "--within", 8, "--out", tmp_path / "run") == 0
+    printed = capsys.readouterr().out
+    found = re.search(rf"{name}, linf:0.02, {VERDICT}", printed)
+    assert found, printed
+    low, high = float(found[2]), float(found[3])
+    assert low <= float(found[1]) <= high <= low + 16
+    assert atent("show", tmp_path / "run") == 0
+    assert found[0] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--within", "0"], "within 0; allowed: points of accuracy above 0"),
+        (["--within", "nan"], "within nan; allowed"),
+        (["--claim", "100"], "claim 100; allowed: percent above 0 and below 100"),
+        (["--claim", "-5"], "claim -5; allowed"),
+        (["--within", "1", "--confidence", "1"], "confidence 1; allowed: above 0 and below 1"),
+        (["--within", "1", "--save-images"], "--save-images with --within or --claim"),
+        (["--within", "1", "--smooth", ".1"], "randomized or smoothed"),
+    ],
+)
+def test_mistakes_are_reported_in_one_line(
+    options: list[str], words: str, network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert atent("attack", network, *COMMON, *options, "--out", tmp_path / "run") == 2
+    printed = capsys.readouterr().err
+    assert words in printed
+    assert printed.count("\n") == 1
+    assert not (tmp_path / "run").exists()
