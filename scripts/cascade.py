@@ -50,6 +50,7 @@ CANDIDATES: list[dict[str, Any]] = [
     {**LARGE, "loss": "dlr"},
     {"name": "apgd", "restarts": 5},
     {"name": "pgd", "steps": 40, "restarts": 5},
+    {"name": "square", "queries": 2500},
 ]
 Row = dict[str, Any]
 
