@@ -60,8 +60,9 @@ class Apgd:
     ) -> Tensor:
         with checked(model, x, y, threat) as threat, borrowed(model):
             runs = _Runs(self, model, self._targets(answers(model, x).shape[1]))
+            restarts = runs.targets * self.restarts
             return until_broken(
-                model, x, y, threat, generators, runs, loss=LOSS[self.loss], restarts=runs.targets * self.restarts
+                model, x, y, threat, generators, runs, loss=LOSS[self.loss], restarts=restarts, reports=True
             )
 
     def _targets(self, classes: int) -> int:

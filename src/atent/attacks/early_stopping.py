@@ -28,11 +28,13 @@ def until_broken(
     *,
     loss: Loss,
     restarts: int = 1,
+    reports: bool = False,
 ) -> Tensor:
     """Repeat `search`, such as `ascend`, on the examples that are still classified correctly.
 
     An example is robust only if every restart fails. Examples that are misclassified from the start are returned
     unchanged. On a randomized network, where a single prediction proves little, every search runs to its last step.
+    A search that `reports` its progress itself is not reported here.
     """
     with checked(model, x, y, threat) as threat, borrowed(model):
         check_count(generator, len(x))
@@ -44,7 +46,7 @@ def until_broken(
         for restart in range(1, restarts + 1):
             if len(left) == 0:
                 break
-            where = f"restart {restart}/{restarts}, " if restarts > 1 else ""
+            where = None if reports else f"restart {restart}/{restarts}, " if restarts > 1 else ""
             drawn = partial(search, generator=select(generator, left))
             x_adv[left], remaining = climb(model, x[left], y[left], threat, loss, drawn, where, stop_early=steady)
             left = left[remaining]
@@ -54,7 +56,15 @@ def until_broken(
 
 
 def climb(
-    model: nn.Module, x: Tensor, y: Tensor, threat: Threat, loss: Loss, search: Search, where: str, *, stop_early: bool
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    loss: Loss,
+    search: Search,
+    where: str | None,
+    *,
+    stop_early: bool,
 ) -> tuple[Tensor, Tensor]:
     """Search, and leave out each example at its first misclassified point; returns the points and the examples left.
 
@@ -66,7 +76,8 @@ def climb(
     objective = _Watched(model, loss, y, x, torch.zeros_like(y, dtype=torch.bool))
     points = search(objective, x)
     for step, point in enumerate(points, 1):
-        detail(f"{where}step {step}, {len(left)} images left")
+        if where is not None:
+            detail(f"{where}step {step}, {len(left)} images left")
         wrong, previous = objective.wrong, objective.point
         if stop_early and wrong.any() and (broken := wrong & threat.contains(previous, x)).any():
             x_adv[left[broken]], keep = previous[broken], ~broken
