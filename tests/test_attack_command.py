@@ -14,6 +14,7 @@ from atent.evaluation.suites import SUITES, suite_attacks
 from atent.report.tables import results
 from atent.threat import Threat
 from test_cli import atent
+from toys import generator, small_batch, small_network
 
 NETWORKS = """
 import torch
@@ -207,8 +208,15 @@ def test_mistakes_get_one_clear_line(
     assert not (tmp_path / "runs").exists()
 
 
-def test_two_classes_leave_the_dlr_loss_out_of_a_suite() -> None:
-    threat = Threat("linf", 0.1)
-    losses = [settings.get("loss") for settings in suite_attacks("strong", threat, classes=2)]
-    assert losses == [None, "cross-entropy", "margin", None]
-    assert len(suite_attacks("strong", threat, classes=3)) == 5
+@pytest.mark.parametrize(
+    ("classes", "losses"),
+    [(2, [None, None, None]), (3, [None, None, "dlr", None]), (4, [None, None, "dlr-targeted", None])],
+)
+def test_few_classes_leave_out_the_losses_that_need_more(classes: int, losses: list[str | None]) -> None:
+    found = suite_attacks("strong", Threat("linf", 0.1), classes=classes)
+    assert [settings.get("loss") for settings in found] == losses
+    network = small_network(classes=classes, dropout=0)
+    x, y = small_batch(4, classes)
+    for settings in found:
+        attack = make_attack({**settings, **({"queries": 5} if settings["name"] == "square" else {"steps": 2})})
+        attack(network, x, y, Threat("linf", 0.1), generator())
