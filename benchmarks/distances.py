@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from atent.attacks import CwL2, MinimalAttack, make_attack
-from atent.attacks.protocols import check_points, title_of
+from atent.attacks.protocols import title_of
 from atent.data.images import evaluation_batches
 from atent.evaluation.target import Target, open_target
+from atent.inputs import check_points
 from atent.machine import prepare
 from atent.network import borrowed, predict
 from atent.threat import Threat
@@ -45,7 +46,7 @@ def distances(target: Target, settings: dict[str, object], threat: Threat, batch
             right = predict(target.network, x) == y
             x, y = x[right], y[right]
             points = attack.nearest(target.network, x, y, threat, torch.Generator().manual_seed(0))
-            size, _ = check_points(points, x, threat, attack, range(part.start, part.stop))
+            size, _ = check_points(points, x, threat, title_of(attack), minimal=True)
             found.append(torch.where(predict(target.network, points) != y, size, float("inf")))
     return torch.cat(found)
 

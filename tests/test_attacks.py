@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from atent.ascent import Objective, Points, ascend
 from atent.attacks import ATTACKS, AtentChain, Attack, CwL2, CwLinf, DeepFool, Fgsm, Pgd
 from atent.attacks.early_stopping import until_broken
-from atent.attacks.protocols import check_points
 from atent.errors import UserError
+from atent.inputs import check_points
 from atent.losses import LOSSES, LossName, cross_entropy
 from atent.smoothing.smoothed import Smoothed
 from atent.threat import Threat

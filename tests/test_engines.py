@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from atent.attacks import make_attack
 from atent.attacks.external.autoattack import parts
 from atent.attacks.external.libraries import seeded
-from atent.attacks.protocols import check_points, title_of
+from atent.attacks.protocols import title_of
 from atent.errors import UserError
 from atent.evaluation.attack import attack_batch
+from atent.inputs import check_points
 from atent.models import Shape
 from atent.progress import progress, stop_requests
 from atent.threat import Threat

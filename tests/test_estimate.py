@@ -60,9 +60,7 @@ def distances() -> list[float]:
 def target() -> Target:
     grey = 0.5 + torch.tensor(distances())
     x = grey.view(-1, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
-    images = Images(
-        grey.view(-1, 1, 1, 1).expand(-1, 1, 4, 4).contiguous(), torch.ones(COUNT).long(), ("dark", "light")
-    )
+    images = Images(x, torch.ones(COUNT).long(), ("dark", "light"))
     network = two_class_linear(torch.full((16,), 0.25), bias=-2.0)
     return Target(network, "abc", "toy", images, "toy", "linf:0.1", Path("never"))
 

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import Attack, Pgd
-from atent.attacks.protocols import check_points
 from atent.errors import UserError
 from atent.evaluation.attack import attack_batch, attack_images, attack_target
 from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
+from atent.inputs import check_points
 from atent.models import Shape
 from atent.network import predict, repeat
 from atent.report.tables import class_results, finished, result_lines, results, worst_case

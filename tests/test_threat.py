@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from atent.attacks.protocols import check_points
 from atent.errors import ThreatWarning, UserError
 from atent.evaluation.checks import Sample, check_attacks
+from atent.inputs import check_points
 from atent.methods import Start
 from atent.recipe import RECIPES
 from atent.threat import TOLERANCE, Threat

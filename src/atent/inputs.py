@@ -1,7 +1,7 @@
-"""Checks of what methods are called with: images in the threat's box, labels that the network has classes for."""
+"""Checks of what methods are called with (images in the threat's box, labels of the network's classes) and return."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -84,6 +84,37 @@ def _first_pass(model: nn.Module, x: Tensor, label: int) -> Iterator[None]:
         raise UserError(f"the network does not take images of shape {tuple(x.shape)}: {reason}") from error
     finally:
         remove()
+
+
+def check_points(
+    x_adv: Tensor,
+    x: Tensor,
+    threat: Threat,
+    attack: str | Callable[[], str],
+    indices: Sequence[int] | None = None,
+    minimal: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The size of each perturbation and whether it is in the ball; only a minimal attack's may be outside of it.
+
+    `attack` is the name of the attack that returned x_adv, or gives it; `indices` are those of the examples.
+    """
+
+    def refused(points: str) -> UserError:
+        return UserError(f"{attack if isinstance(attack, str) else attack()} returned {points}")
+
+    if not isinstance(x_adv, Tensor) or x_adv.dtype != x.dtype:
+        found = x_adv.dtype if isinstance(x_adv, Tensor) else type(x_adv).__name__
+        raise refused(f"{found}; allowed: a tensor of {x.dtype}, as the images are")
+    if x_adv.shape != x.shape:
+        raise refused(f"points of shape {tuple(x_adv.shape)} for images of shape {tuple(x.shape)}")
+    size, near, boxed = threat.measure(x_adv, x)
+    bad = ~(boxed & (near | minimal))
+    if bad.any():
+        k = int(bad.nonzero()[0])
+        where = f"{threat}" if boxed[k] else f"the pixel box {threat.box}"
+        example = k if indices is None else indices[k]
+        raise refused(f"a point outside {where} for example {example}: size {float(size[k]):.8g}")
+    return size, near
 
 
 def _check_known(label: int, logits: Any) -> None:

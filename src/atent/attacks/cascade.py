@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atent.attacks.protocols import Attack, PerImage, Selective, attack_each, check_points, title_of
-from atent.inputs import checked
+from atent.attacks.protocols import Attack, PerImage, Selective, attack_each, title_of
+from atent.inputs import check_points, checked
 from atent.network import borrowed, predict
 from atent.progress import detail
 from atent.threat import Threat
@@ -28,10 +28,14 @@ class Cascade:
     attacks: tuple[Attack, ...]
     called: str = ""
     settings: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    titles: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "titles", tuple(map(title_of, self.attacks)))  # the object is frozen
 
     @property
     def title(self) -> str:
-        return self.called or " + ".join(map(title_of, self.attacks))
+        return self.called or " + ".join(self.titles)
 
     def check(self, model: nn.Module, threat: Threat) -> None:
         """Refuse what one of the attacks refuses."""
@@ -54,18 +58,18 @@ class Cascade:
             x_adv, by = x.clone(), list[str | None]([None] * len(x))
             with borrowed(model):
                 left = (predict(model, x) == y).nonzero()[:, 0]
-            for attack in self.attacks:
+            for attack, title in zip(self.attacks, self.titles, strict=True):
                 if len(left) == 0:
                     break
-                detail(f"{title_of(attack)}, {len(left)} of {len(x)} images left")
+                detail(f"{title}, {len(left)} of {len(x)} images left")
                 points = _attack(attack, model, x[left], y[left], threat, [generators[k] for k in left.tolist()])
-                _, near = check_points(points, x[left], threat, attack)
+                _, near = check_points(points, x[left], threat, title)
                 near = near.to(left.device)
                 x_adv[left[near]] = points[near]
                 with borrowed(model):
                     broken = near & (predict(model, points) != y[left])
                 for k in left[broken].tolist():
-                    by[k] = title_of(attack)
+                    by[k] = title
                 left = left[~broken]
         return x_adv, by
 

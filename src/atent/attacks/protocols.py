@@ -95,29 +95,3 @@ def only_norm(norm: str, threat: Threat, attack: str) -> None:
     """Refuse a threat in another norm than the attack's."""
     if threat.norm != norm:
         raise UserError(f"attack {attack} with threat {threat}; allowed: {norm} threats")
-
-
-def check_points(
-    x_adv: Tensor, x: Tensor, threat: Threat, attack: Attack | str, indices: Sequence[int] | None = None
-) -> tuple[Tensor, Tensor]:
-    """The size of each perturbation and whether it is in the ball; only a minimal attack's may be outside of it.
-
-    `attack` is the attack that returned x_adv, or a name for the error message; `indices` are those of the examples.
-    """
-
-    def refused(points: str) -> UserError:
-        return UserError(f"{attack if isinstance(attack, str) else title_of(attack)} returned {points}")
-
-    if not isinstance(x_adv, Tensor) or x_adv.dtype != x.dtype:
-        found = x_adv.dtype if isinstance(x_adv, Tensor) else type(x_adv).__name__
-        raise refused(f"{found}; allowed: a tensor of {x.dtype}, as the images are")
-    if x_adv.shape != x.shape:
-        raise refused(f"points of shape {tuple(x_adv.shape)} for images of shape {tuple(x.shape)}")
-    size, near, boxed = threat.measure(x_adv, x)
-    bad = ~(boxed & (near | isinstance(attack, MinimalAttack)))
-    if bad.any():
-        k = int(bad.nonzero()[0])
-        where = f"{threat}" if boxed[k] else f"the pixel box {threat.box}"
-        example = k if indices is None else indices[k]
-        raise refused(f"a point outside {where} for example {example}: size {float(size[k]):.8g}")
-    return size, near

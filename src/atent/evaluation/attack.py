@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import Attack, Cascade, MinimalAttack
-from atent.attacks.protocols import PerImage, check_points
+from atent.attacks.protocols import PerImage, title_of
 from atent.data.images import Images, evaluation_batches
 from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
-from atent.inputs import checked
+from atent.inputs import check_points, checked
 from atent.network import borrowed, counted, predict
 from atent.randomness import derive
 from atent.report.figures import draw_sheet, save_picture
@@ -81,7 +82,8 @@ def attack_batch(
         with counted(inside) as passes:
             x_adv, by = _search(attack, model, x.clone(), y.clone(), threat, indices, seed)
         seconds = round(time.perf_counter() - began, 3)
-    size, near = check_points(x_adv, x, threat, attack, indices)
+    minimal = isinstance(attack, MinimalAttack)
+    size, near = check_points(x_adv, x, threat, partial(title_of, attack), indices, minimal)
     with borrowed(model):  # again: a user's attack may have left it in another mode
         adversarial = predict(model, x_adv)
     found = (adversarial != y).cpu()
@@ -91,7 +93,7 @@ def attack_batch(
         Row(index=i, label=a, clean=b, adversarial=c, size=round(d, 6), robust=e)
         for i, a, b, c, d, e in zip(*columns, strict=True)
     ]
-    if isinstance(attack, MinimalAttack):
+    if minimal:
         for row in rows:
             row["distance"] = row["size"] if row["adversarial"] != row["label"] else None
     for row, title in zip(rows, by, strict=False):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import Attack
-from atent.attacks.protocols import Selective, Thorough, check_points, title_of
+from atent.attacks.protocols import Selective, Thorough, title_of
 from atent.errors import UserError
 from atent.evaluation.certify import check_deterministic
 from atent.evaluation.target import Target
-from atent.inputs import checked
+from atent.inputs import check_points, checked
 from atent.methods import written_out
 from atent.network import answers, borrowed, counted
 from atent.randomness import derive
@@ -93,7 +93,7 @@ def _find(smoothed: Smoothed, one: Picture, attack: Attack, seed: int, radius: f
     smoothed.rewind()
     with borrowed(smoothed):
         point = move(smoothed, x.clone(), y, threat, generator)
-    size, _ = check_points(point, x, threat, title_of(attack), [one.index])
+    size, _ = check_points(point, x, threat, partial(title_of, attack), [one.index])
     return point[0].detach(), float(size)
 
 
