@@ -1,9 +1,9 @@
 """`strong` against the library's AutoAttack: accuracy, passes and CPU time on the same images, batch by batch.
 
-python benchmarks/cascade.py measure runs/demo --data mnist --data-dir DATA --images 500
-python benchmarks/cascade.py measure trades-mnist-smallcnn.pt --model small-cnn --data mnist --data-dir DATA \
+python benchmarks/autoattack.py measure runs/demo --data mnist --data-dir DATA --images 500
+python benchmarks/autoattack.py measure trades-mnist-smallcnn.pt --model small-cnn --data mnist --data-dir DATA \
     --called trades-authors
-python benchmarks/cascade.py table
+python benchmarks/autoattack.py table
 
 The two take turns on each batch, in one process with one thread, and CPU time is measured, so that other work disturbs
 both alike. `measure` appends a row per batch to results/autoattack-ratio.jsonl and skips batches that are there.
@@ -21,7 +21,7 @@ from atent.evaluation.attack import attack_batch
 from atent.evaluation.suites import choose_attacks
 from atent.evaluation.target import Target, open_target
 from atent.machine import prepare
-from atent.storage.rows import rate
+from atent.storage.rows import Rate, rate
 from atent.threat import Threat
 
 ROWS = Path(__file__).parents[1] / "results" / "autoattack-ratio.jsonl"
@@ -62,18 +62,18 @@ def table() -> None:
     for called in dict.fromkeys(row["network"] for row in every):
         mine = [row for row in every if row["network"] == called]
         count = sum(row["images"] for row in mine)
-        accuracy, passes, seconds = {}, {}, {}
+        accuracy, passes, seconds = dict[str, Rate](), dict[str, float](), dict[str, float]()
         for name in ("strong", "autoattack"):
             parts = [row[name] for row in mine]
             robust = sum(len(part["robust"]) for part in parts)
             accuracy[name] = rate([True] * robust + [False] * (count - robust))
             passes[name] = sum(part["forward"] + part["backward"] for part in parts) / count
             seconds[name] = sum(part["cpu_seconds"] for part in parts) / count
-        print(
-            f"| {called} | {count} | {accuracy['strong']} | {accuracy['autoattack']} "
-            f"| {passes['strong']:,.0f} / {passes['autoattack']:,.0f} | {passes['autoattack'] / passes['strong']:.2f} "
-            f"| {seconds['strong']:.2f} / {seconds['autoattack']:.2f} | {seconds['autoattack'] / seconds['strong']:.2f} |"
-        )
+        cells: list[object] = [called, count, accuracy["strong"], accuracy["autoattack"]]
+        for cost, digits in ((passes, ",.0f"), (seconds, ".2f")):
+            ours, theirs = cost["strong"], cost["autoattack"]
+            cells += [f"{ours:{digits}} / {theirs:{digits}}", f"{theirs / ours:.2f}"]
+        print(f"| {' | '.join(map(str, cells))} |")
 
 
 def main() -> None:
