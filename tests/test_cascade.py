@@ -10,8 +10,11 @@ from torch import Tensor, nn
 from atent.attacks import Apgd, Cascade, Pgd, Square, make_attack
 from atent.data.images import Images
 from atent.errors import UserError
-from atent.evaluation.attack import attack_batch
+from atent.evaluation.attack import attack_batch, attack_target
+from atent.evaluation.suites import Planned
+from atent.evaluation.target import Target
 from atent.recipe import parse_recipe
+from atent.report.terminal import print_costs
 from atent.threat import Threat
 from toys import generator, small_batch, small_network, two_class_linear
 
@@ -93,6 +96,14 @@ def test_rows_name_the_attack_that_broke_the_image() -> None:
     rows = attack_batch(model, images, slice(0, 8), Cascade((Shift(0.02, "weak"), Shift(0.06, "strong"))), THREAT).rows
     assert [row["by"] for row in rows] == ["strong", "strong", "weak", "weak", "strong", "strong", None, None]
     assert [row["robust"] for row in rows] == [False] * 6 + [True] * 2
+
+
+def test_the_command_names_what_each_attack_broke(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, x, y = grey_images()
+    target = Target(model, "abc", "toy", Images(x, y, ("dark", "light")), "toy", None, Path("never"))
+    cascade = Cascade((Shift(0.02, "weak"), Shift(0.06, "strong")))
+    print_costs([attack_target(target, Planned.of(cascade, {"name": "cascade"}, THREAT), tmp_path)], images=False)
+    assert "broken by strong 4, weak 2" in capsys.readouterr().out
 
 
 def test_a_table_makes_a_cascade_and_its_settings_are_written_out() -> None:

@@ -239,6 +239,7 @@ def test_the_command_ends_with_a_verdict_and_show_repeats_it(
         (["--claim", "-5"], "claim -5; allowed"),
         (["--within", "1", "--confidence", "1"], "confidence 1; allowed: above 0 and below 1"),
         (["--within", "1", "--save-images"], "--save-images with --within or --claim"),
+        (["--claim", "9", "--examples", "20"], "--examples with --within or --claim"),
         (["--within", "1", "--smooth", ".1"], "randomized or smoothed"),
     ],
 )

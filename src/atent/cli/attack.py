@@ -39,7 +39,8 @@ def attack(
     from atent.threat import Threat
 
     choice, threats = choose_attacks(attack, settings or [], suite), [Threat.parse(text) for text in threat or []]
-    goal = make_goal(within, claim, confidence, {"--classes": classes, "--save-images": save_images})
+    others = {"--classes": classes, "--save-images": save_images, "--examples": examples is not None}
+    goal = make_goal(within, claim, confidence, others)
     if transfer and checks is False:
         raise UserError(f"--transfer {transfer} with --no-checks: it is one of the checks")
     found, device = target.open(examples)

@@ -115,14 +115,16 @@ def estimate_target(
 def make_goal(
     within: float | None, claim: float | None, confidence: float, others: Mapping[str, bool] | None = None
 ) -> Goal | None:
-    """When to stop sampling; None: attack all images. A sample has nothing for the `others` options to show."""
+    """When to stop sampling; None: attack all images. The `others` are options that do not go with a sample."""
     if within is None and claim is None:
         return None
     goal = Goal(within, claim)
     Law(1, 1, 1, confidence)  # refuses what is no probability, before any work
     for option, given in (others or {}).items():
         if given:
-            raise UserError(f"{option} with --within or --claim: a sample does not have all images; leave one out")
+            raise UserError(
+                f"{option} with --within or --claim, which attack a sample of the whole test set; leave one out"
+            )
     return goal
 
 

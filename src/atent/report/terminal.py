@@ -1,5 +1,6 @@
 """Tables on the terminal."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,6 +104,8 @@ def print_costs(files: Iterable[Path], images: bool) -> None:
         found = RowFile(ATTACK, file).read()
         kept = f"; images: {file.with_suffix('.npz')}, .png" if images else ""
         print(f"{found.header['label']} {found.header['threat']}: {found.cost}{kept}")
+        if broken := Counter(row["by"] for row in found.rows if row.get("by")):
+            print(f"  broken by {', '.join(f'{title} {count:,}' for title, count in broken.items())}")
 
 
 def print_estimates(found: "Sequence[Estimated]", goal: "Goal") -> None:
