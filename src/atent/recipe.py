@@ -17,18 +17,19 @@ from atent.methods import (
     Count,
     Scale,
     chosen_by,
-    defaults,
+    completed,
     explain,
     field_names,
     imports,
     make,
+    names_in,
     written_out,
 )
 from atent.optim.optimizers import OPTIMIZERS, Optimizer
 from atent.optim.schedule import Schedule
 from atent.storage.files import read_json
 from atent.storage.run import Run
-from atent.threat import Threat
+from atent.threat import Threat, check_threat
 
 RECIPES = Path(__file__).parent / "recipes"
 _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
@@ -115,10 +116,10 @@ class Recipe(BaseModel):
         """Refuse a method that would fail at the first batch, or at a small eps during the warm-up."""
         threat = self.make_threat()
         for method in map(self._made.get, ("defense", "monitor")):
-            _check_threat(method, threat)
+            check_threat(method, threat)
         if self.schedule.warmup * self.schedule.eps_warmup > 0:
             try:
-                _check_threat(self._made.get("defense"), threat.scaled(0.001))
+                check_threat(self._made.get("defense"), threat.scaled(0.001))
             except ValueError as error:
                 raise UserError(f"at a small eps during the warm-up, {error}; or set schedule.eps_warmup = 0") from None
         return self
@@ -127,7 +128,7 @@ class Recipe(BaseModel):
     def _settings_go_together(self) -> "Recipe":
         if self.patience is not None and self.validation == 0:
             raise UserError(f"patience = {self.patience} needs held-out images, but validation = 0")
-        if self.monitor["name"] == "smooth-pgd" and self.smooth == 0:
+        if "smooth-pgd" in names_in(self.monitor) and self.smooth == 0:
             raise UserError("monitor smooth-pgd needs a smoothed network; set smooth, the noise's standard deviation")
         if self.reset and self.weights is None:
             raise UserError(f"reset = {list(self.reset)} needs weights to start from; --weights FILE names them")
@@ -158,22 +159,13 @@ class Recipe(BaseModel):
         """Refuse to mix two recipes in one folder. They are compared as data; no method of `found` is made."""
         ours, theirs = self.model_dump(mode="json"), found.model_dump(mode="json")
         for part, method in self.methods._asdict().items():
-            if ours[part]["name"] == theirs[part]["name"]:  # fields added to the class since then get their defaults
-                added = {key: value for key, value in defaults(method).items() if key in ours[part]}
-                theirs[part] = {**added, **theirs[part]}
+            theirs[part] = completed(theirs[part], ours[part], method)
         different = sorted(key for key in ours if ours[key] != theirs[key])
         if different:
             raise UserError(
                 f"{folder} contains a run of another recipe (different: {', '.join(different)}); "
                 "give another --out, or remove that folder"
             )
-
-
-def _check_threat(method: object, threat: Threat) -> None:
-    """Call the method's `check_threat`, if it has one."""
-    check = getattr(method, "check_threat", None)
-    if check is not None:
-        check(threat)
 
 
 def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build: bool = True) -> Recipe:
