@@ -61,6 +61,8 @@ PARTS: dict[str, tuple[dict[str, Any], int]] = {
     "PGD-10 margin": ({"name": "pgd", "steps": 10, "loss": "margin"}, 20),
     "APGD-10": ({"name": "apgd", "steps": 10}, 20),
     "APGD-20": ({"name": "apgd", "steps": 20}, 40),
+    "APGD-40": ({"name": "apgd", "steps": 40}, 80),
+    "APGD-20 DLR": ({"name": "apgd", "steps": 20, "loss": "dlr"}, 40),
     "Square-100": ({"name": "square", "queries": 100}, 100),
     "Square-200": ({"name": "square", "queries": 200}, 200),
 }
@@ -69,17 +71,19 @@ MONITORS: list[tuple[str, ...]] = [
     ("PGD-10",),
     ("APGD-10",),
     ("APGD-20",),
+    ("APGD-40",),
     ("PGD-10", "PGD-10 margin"),
     ("PGD-20", "PGD-10 margin"),
     ("PGD-20", "APGD-20"),
+    ("APGD-20", "APGD-20 DLR"),
     ("PGD-10", "Square-100"),
     ("PGD-20", "Square-100"),
     ("PGD-20", "Square-200"),
-    ("PGD-10", "PGD-10 margin", "Square-100"),
     ("PGD-10", "PGD-10 margin", "Square-200"),
     ("APGD-10", "Square-100"),
     ("APGD-20", "Square-100"),
     ("APGD-20", "Square-200"),
+    ("APGD-20", "APGD-20 DLR", "Square-100"),
 ]
 Row = dict[str, Any]
 

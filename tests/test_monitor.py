@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.attacks import Cascade, Fgsm, Pgd, Square, make_attack
+from atent.attacks import Apgd, Cascade, Fgsm, Pgd, Square, make_attack
 from atent.attacks.protocols import Attack
 from atent.errors import UserError
 from atent.methods import is_single_step
@@ -15,10 +15,10 @@ from atent.storage.run import Run
 from atent.training.alarms import masked, unwatched
 from atent.training.fit import fit
 from atent.training.options import TrainingOptions
-from short_runs import tiny
+from short_runs import QUIET, tiny
 
-PGD = {"name": "pgd", "steps": 5}
-SEVERAL = {"name": "cascade", "attacks": [PGD, {"name": "square", "queries": 60}]}
+PGD: dict[str, object] = {"name": "pgd", "steps": 5}
+SEVERAL: dict[str, object] = {"name": "cascade", "attacks": [PGD, {"name": "square", "queries": 60}]}
 
 
 class Quantized(nn.Module):
@@ -133,8 +133,27 @@ def test_a_recipe_of_a_run_keeps_its_monitor_whatever_the_usual_attacks_are(monk
 def test_a_smoothed_network_is_evaluated_by_several_attacks(tmp_path: Path) -> None:
     monitor = {"name": "cascade", "attacks": [{"name": "smooth-pgd", "steps": 2}, {"name": "square", "queries": 5}]}
     recipe = tiny(defense__name="standard", epochs=1, threat="l2:0.5", smooth=0.25, monitor_draws=4, monitor=monitor)
-    (row,) = fit(recipe, tmp_path, how=TrainingOptions(say=lambda _: None)).history()
+    (row,) = fit(recipe, tmp_path, how=QUIET).history()
     assert len(row["broken_by"]) == 2
     assert sum(row["broken_by"].values()) <= round(
         20 * (1 - row["robust"])
     )  # each draw of noise has its own prediction
+
+
+def test_an_older_run_is_resumed_with_the_default_monitor_of_its_time(tmp_path: Path) -> None:
+    table = {"data": "mnist-small", "model": "lenet5", "threat": "linf:0.1", "epochs": 1, "validation": 5800}
+    table |= {"defense": {"name": "standard"}, "monitor_examples": 20}
+    older = {**table, "monitor": {"name": "pgd", "steps": 20}}
+    fit(parse_recipe(older, "older", make="all"), tmp_path, how=QUIET)
+    kept = [row["robust"] for row in fit(parse_recipe(table, "same", make="all"), tmp_path, how=QUIET).history()]
+    assert recipe_of(Run(tmp_path)).monitor["name"] == "pgd"
+    assert len(kept) == 1
+    other = {**table, "monitor": {"name": "apgd", "steps": 20}}
+    with pytest.raises(UserError, match=r"different: monitor\)"):
+        fit(parse_recipe(other, "another", make="all"), tmp_path, how=QUIET)
+
+
+def test_fields_without_a_name_are_those_of_the_default_monitor() -> None:
+    table = {"data": "mnist-small", "model": "lenet5", "threat": "linf:0.1", "epochs": 1, "defense": {"name": "atent"}}
+    assert parse_recipe(table, "recipe", make="ours").methods.monitor == Apgd(steps=20)
+    assert parse_recipe({**table, "monitor": {"steps": 7}}, "recipe", make="ours").methods.monitor == Apgd(steps=7)

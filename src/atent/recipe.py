@@ -2,13 +2,14 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from atent.attacks import Attack, make_attack
+from atent.attacks import Attack, Pgd, make_attack
 from atent.data.images import Augmentation
 from atent.defenses import DEFENSES, Defense
 from atent.errors import UserError, unknown
@@ -37,7 +38,8 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "optimizer": partial(make, OPTIMIZERS, kind="optimizer"),
     "monitor": partial(make_attack, where="monitor"),
 }
-_UNNAMED = {"optimizer": {"name": "sgd"}, "monitor": {"name": "pgd"}}
+_UNNAMED = {"optimizer": {"name": "sgd"}, "monitor": {"name": "apgd"}}
+_FIRST_MONITOR = {"name": "pgd", **asdict(Pgd(steps=20))}  # the default until 0.1.0.dev2
 RENAMED = {"mnist-linf-atent-fast": "mnist-linf-pgd-quick", "mnist-l2-atent-fast": "mnist-l2-atent-quick"}
 
 
@@ -77,7 +79,7 @@ class Recipe(BaseModel):
     defense: dict[str, Any]
     optimizer: dict[str, Any] = {}
     schedule: Schedule = Schedule()
-    monitor: dict[str, Any] = {"name": "pgd", "steps": 20}
+    monitor: dict[str, Any] = {"name": "apgd", "steps": 20}
     monitor_examples: Count = 1000
     smooth: Scale = 0.0
     monitor_draws: Count = 16
@@ -154,6 +156,12 @@ class Recipe(BaseModel):
 
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)
+
+    def resuming(self, found: "Recipe") -> "Recipe":
+        """This recipe for the run of `found`: where it names no monitor, an older run keeps the default of its time."""
+        if "monitor" in self.model_fields_set or found.monitor != _FIRST_MONITOR:
+            return self
+        return parse_recipe({**self.model_dump(), "monitor": found.monitor}, "recipe", make="all")
 
     def check_same(self, found: "Recipe", folder: Path) -> None:
         """Refuse to mix two recipes in one folder. They are compared as data; no method of `found` is made."""

@@ -34,7 +34,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
 OUTSIDE: dict[str, Callable[..., Attack]] = {"autoattack": AutoAttack}
 # The attacks of a cascade that names none: gradients, then a random search that masked gradients do not stop. Chosen by
 # how well they rank epochs, and by their passes (results/monitors.jsonl, docs/recipes.md).
-USUAL: list[dict[str, Any]] = [{"name": "apgd", "steps": 10}, {"name": "square", "queries": 100}]
+USUAL: list[dict[str, Any]] = [{"name": "apgd", "steps": 20}, {"name": "square", "queries": 100}]
 
 __all__ = [
     "ATTACKS",

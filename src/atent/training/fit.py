@@ -49,10 +49,11 @@ def fit(
     If `model` is given, it is trained instead of the network of the recipe. The best epoch and early stopping are
     decided on images held out of the training set; the test set is not read.
     """
-    run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(), "recipe", make="all")
+    run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(exclude_unset=True), "recipe", make="all")
     if model is not None:
         recipe = recipe.model_copy(update={"model": f"{type(model).__module__}.{type(model).__qualname__}{OBJECT}"})
     if run.recipe_file.exists():
+        recipe = recipe.resuming(recipe_of(run))
         recipe.check_same(recipe_of(run), run.folder)
     data = open_data(
         recipe.data,
