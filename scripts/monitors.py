@@ -220,7 +220,8 @@ def table() -> None:
         print("| monitor | passes | of PGD-20 | Spearman | Kendall | epoch | regret | overestimate |")
         print("|---|---:|---:|---:|---:|---:|---:|---:|")
         usual = fmean(evaluated(("PGD-20",), found)[1] for found in by_epoch)
-        for monitor in MONITORS:
+        measured = set.intersection(*({row["attack"] for row in found} for found in by_epoch))
+        for monitor in (one for one in MONITORS if measured.issuperset(one)):
             accuracy, passes = zip(*(evaluated(monitor, found) for found in by_epoch), strict=True)
             best = max(range(len(epochs)), key=lambda k: (accuracy[k], k))  # of equals the later, as in a training
             over = [ours - theirs for ours, theirs in zip(accuracy, reference, strict=True)]

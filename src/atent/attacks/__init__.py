@@ -32,8 +32,8 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
 }
 # Other libraries' attacks, which need the extra [attacks].
 OUTSIDE: dict[str, Callable[..., Attack]] = {"autoattack": AutoAttack}
-# The attacks of a cascade that names none: gradients, then a random search that masked gradients do not stop. Chosen by
-# how well they rank epochs, and by their passes (results/monitors.jsonl, docs/recipes.md).
+# The attacks of a cascade that names none: gradients, then a random search that masked gradients do not stop
+# (docs/recipes.md, results/monitors.jsonl).
 USUAL: list[dict[str, Any]] = [{"name": "apgd", "steps": 20}, {"name": "square", "queries": 100}]
 
 __all__ = [
