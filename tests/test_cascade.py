@@ -118,7 +118,7 @@ def test_a_table_makes_a_cascade_and_its_settings_are_written_out() -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({}, "attacks = None; allowed: a list of tables"),
+        ({"attacks": None}, "attacks = None; allowed: a list of tables"),
         ({"attacks": []}, r"attacks = \[\]; allowed: a list of tables"),
         ({"attacks": ["pgd"]}, "allowed: a list of tables"),
         ({"attacks": [{"name": "pdg"}]}, "pdg"),

@@ -36,6 +36,8 @@ ENTROPY: dict[str, object] = {"optimizer__name": "entropy-sgd", "optimizer__step
 DEMO: dict[str, object] = {"model": "small-cnn"}  # its chain, its network and an average of the weights
 ADAM: dict[str, object] = {"optimizer__name": "adam"}
 MMA: dict[str, object] = {"defense__name": "mma", "defense__steps": 1}
+SEVERAL = [{"name": "pgd", "steps": 2}, {"name": "square", "queries": 5}]
+CASCADE: dict[str, object] = {"monitor": {"name": "cascade", "attacks": SEVERAL}}
 
 
 def small_model(shape: Shape) -> nn.Module:
@@ -57,8 +59,9 @@ def small(**changes: object) -> Recipe:
         (ENTROPY, 6),
         (MMA, 6),
         (DEMO, 6),
+        (CASCADE, 6),
     ],
-    ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else str(value),
+    ids=lambda value: str(next(iter(value.values())))[:20] if isinstance(value, dict) else str(value),
 )
 def test_an_interrupted_run_resumes_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int, methods: dict[str, object]

@@ -7,7 +7,7 @@ import dataclasses
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
@@ -54,11 +54,18 @@ def is_imported(name: object) -> bool:
     return ":" in str(name)
 
 
+def names_in(table: object) -> Iterator[object]:
+    """The name of a method's table, then those of the tables inside it."""
+    if isinstance(table, Mapping):
+        yield table.get("name", "")
+        table = tuple(table.values())
+    for inside in table if isinstance(table, list | tuple) else ():
+        yield from names_in(inside)
+
+
 def imports(table: object) -> bool:
     """Whether making what a table names imports a module of the user: the table's own name, or one inside it."""
-    if isinstance(table, Mapping):
-        return is_imported(table.get("name", "")) or any(map(imports, table.values()))
-    return isinstance(table, list | tuple) and any(map(imports, table))
+    return any(map(is_imported, names_in(table)))
 
 
 def look_up(table: Mapping[str, T], name: str, kind: str) -> T:
@@ -140,6 +147,18 @@ def defaults(method: object) -> dict[str, Any]:
     return dict(to_jsonable_python(known, fallback=repr))
 
 
+def completed(found: Mapping[str, Any], ours: Mapping[str, Any], method: object) -> dict[str, Any]:
+    """A method's table from a run; fields added to its class since then get their defaults, if it is that of `ours`."""
+    if found.get("name") != ours["name"]:
+        return dict(found)
+    added = {key: value for key, value in defaults(method).items() if key in ours}
+    inside = getattr(method, "attacks", ())  # of a cascade
+    if inside and len(found.get("attacks", ())) == len(inside):
+        added_inside = map(completed, found["attacks"], ours["attacks"], inside)
+        return {**added, **found, "attacks": list(added_inside)}
+    return {**added, **found}
+
+
 def chosen_by(defense: object) -> Choice:
     """Which held-out accuracy chooses the best epoch: the defense's `chosen_by`, by default "robust"."""
     choice: Choice = getattr(defense, "chosen_by", "robust")
@@ -151,6 +170,11 @@ def chosen_by(defense: object) -> Choice:
 def is_single_step(method: object) -> bool:
     """Whether a defense or an attack makes one gradient step: its `single_step`, by default `steps == 1`."""
     return bool(getattr(method, "single_step", getattr(method, "steps", None) == 1))
+
+
+def is_gradient_free(attack: object) -> bool:
+    """Whether an attack uses no gradients: its `gradient_free`, by default False."""
+    return bool(getattr(attack, "gradient_free", False))
 
 
 def field_names(build: object) -> list[str]:

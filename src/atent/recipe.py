@@ -2,13 +2,14 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from atent.attacks import Attack, make_attack
+from atent.attacks import Attack, Pgd, make_attack
 from atent.data.images import Augmentation
 from atent.defenses import DEFENSES, Defense
 from atent.errors import UserError, unknown
@@ -17,18 +18,19 @@ from atent.methods import (
     Count,
     Scale,
     chosen_by,
-    defaults,
+    completed,
     explain,
     field_names,
     imports,
     make,
+    names_in,
     written_out,
 )
 from atent.optim.optimizers import OPTIMIZERS, Optimizer
 from atent.optim.schedule import Schedule
 from atent.storage.files import read_json
 from atent.storage.run import Run
-from atent.threat import Threat
+from atent.threat import Threat, check_threat
 
 RECIPES = Path(__file__).parent / "recipes"
 _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
@@ -36,7 +38,8 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "optimizer": partial(make, OPTIMIZERS, kind="optimizer"),
     "monitor": partial(make_attack, where="monitor"),
 }
-_UNNAMED = {"optimizer": {"name": "sgd"}, "monitor": {"name": "pgd"}}
+_UNNAMED = {"optimizer": {"name": "sgd"}, "monitor": {"name": "apgd"}}
+_FIRST_MONITOR = {"name": "pgd", **asdict(Pgd(steps=20))}  # the default until 0.1.0.dev2
 RENAMED = {"mnist-linf-atent-fast": "mnist-linf-pgd-quick", "mnist-l2-atent-fast": "mnist-l2-atent-quick"}
 
 
@@ -76,7 +79,7 @@ class Recipe(BaseModel):
     defense: dict[str, Any]
     optimizer: dict[str, Any] = {}
     schedule: Schedule = Schedule()
-    monitor: dict[str, Any] = {"name": "pgd", "steps": 20}
+    monitor: dict[str, Any] = {"name": "apgd", "steps": 20}
     monitor_examples: Count = 1000
     smooth: Scale = 0.0
     monitor_draws: Count = 16
@@ -115,10 +118,10 @@ class Recipe(BaseModel):
         """Refuse a method that would fail at the first batch, or at a small eps during the warm-up."""
         threat = self.make_threat()
         for method in map(self._made.get, ("defense", "monitor")):
-            _check_threat(method, threat)
+            check_threat(method, threat)
         if self.schedule.warmup * self.schedule.eps_warmup > 0:
             try:
-                _check_threat(self._made.get("defense"), threat.scaled(0.001))
+                check_threat(self._made.get("defense"), threat.scaled(0.001))
             except ValueError as error:
                 raise UserError(f"at a small eps during the warm-up, {error}; or set schedule.eps_warmup = 0") from None
         return self
@@ -127,7 +130,7 @@ class Recipe(BaseModel):
     def _settings_go_together(self) -> "Recipe":
         if self.patience is not None and self.validation == 0:
             raise UserError(f"patience = {self.patience} needs held-out images, but validation = 0")
-        if self.monitor["name"] == "smooth-pgd" and self.smooth == 0:
+        if "smooth-pgd" in names_in(self.monitor) and self.smooth == 0:
             raise UserError("monitor smooth-pgd needs a smoothed network; set smooth, the noise's standard deviation")
         if self.reset and self.weights is None:
             raise UserError(f"reset = {list(self.reset)} needs weights to start from; --weights FILE names them")
@@ -154,26 +157,23 @@ class Recipe(BaseModel):
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)
 
+    def resuming(self, found: "Recipe") -> "Recipe":
+        """This recipe for the run of `found`: where it names no monitor, an older run keeps the default of its time."""
+        if "monitor" in self.model_fields_set or found.monitor != _FIRST_MONITOR:
+            return self
+        return parse_recipe({**self.model_dump(), "monitor": found.monitor}, "recipe", make="all")
+
     def check_same(self, found: "Recipe", folder: Path) -> None:
         """Refuse to mix two recipes in one folder. They are compared as data; no method of `found` is made."""
         ours, theirs = self.model_dump(mode="json"), found.model_dump(mode="json")
         for part, method in self.methods._asdict().items():
-            if ours[part]["name"] == theirs[part]["name"]:  # fields added to the class since then get their defaults
-                added = {key: value for key, value in defaults(method).items() if key in ours[part]}
-                theirs[part] = {**added, **theirs[part]}
+            theirs[part] = completed(theirs[part], ours[part], method)
         different = sorted(key for key in ours if ours[key] != theirs[key])
         if different:
             raise UserError(
                 f"{folder} contains a run of another recipe (different: {', '.join(different)}); "
                 "give another --out, or remove that folder"
             )
-
-
-def _check_threat(method: object, threat: Threat) -> None:
-    """Call the method's `check_threat`, if it has one."""
-    check = getattr(method, "check_threat", None)
-    if check is not None:
-        check(threat)
 
 
 def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build: bool = True) -> Recipe:

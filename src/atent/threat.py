@@ -203,3 +203,10 @@ def _norm(delta: Tensor) -> Tensor:
     """The l2 norm of each example, shaped to broadcast over its pixels."""
     norm: Tensor = torch.linalg.vector_norm(delta, dim=tuple(range(1, delta.dim())), keepdim=True)
     return norm
+
+
+def check_threat(method: object, threat: Threat) -> None:
+    """Call the `check_threat` of a defense or an attack, if it has one: it raises if the method refuses the threat."""
+    check = getattr(method, "check_threat", None)
+    if check is not None:
+        check(threat)

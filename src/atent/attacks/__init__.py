@@ -32,6 +32,9 @@ ATTACKS: dict[str, Callable[..., Attack]] = {
 }
 # Other libraries' attacks, which need the extra [attacks].
 OUTSIDE: dict[str, Callable[..., Attack]] = {"autoattack": AutoAttack}
+# The attacks of a cascade that names none: gradients, then a random search that masked gradients do not stop
+# (docs/recipes.md, results/monitors.jsonl).
+USUAL: list[dict[str, Any]] = [{"name": "apgd", "steps": 20}, {"name": "square", "queries": 100}]
 
 __all__ = [
     "ATTACKS",
@@ -57,14 +60,14 @@ __all__ = [
 def make_attack(settings: Mapping[str, Any], where: str = "") -> Attack:
     """Make `{"name": ..., field: value}`: ours, `foolbox:Class`, `art:Class` or a user's `package.module:Name`.
 
-    `{"name": "cascade", "attacks": [{"name": ...}, ...]}` makes several in sequence.
+    `{"name": "cascade", "attacks": [{"name": ...}, ...]}` makes several in sequence; without `attacks`, the usual ones.
     """
     library, colon, _ = str(settings.get("name", "")).partition(":")
     if colon and library in LIBRARIES:
         return make_engine(settings)
     if settings.get("name") == "cascade":
         return _make_cascade(settings, where or "attack cascade")
-    attack: Attack = make({**ATTACKS, **OUTSIDE}, settings, "attack", where)
+    attack: Attack = make({**ATTACKS, **OUTSIDE, "cascade": Cascade}, settings, "attack", where)
     return attack
 
 
@@ -72,7 +75,7 @@ def _make_cascade(settings: Mapping[str, Any], where: str) -> Cascade:
     for key in settings:
         if key not in ("name", "attacks", "called"):
             raise unknown("attack field", key, ["attacks", "called"], where)
-    tables = settings.get("attacks")
+    tables = settings.get("attacks", USUAL)
     if not isinstance(tables, list | tuple) or not tables or not all(isinstance(one, Mapping) for one in tables):
         raise UserError(f"{where}: attacks = {tables!r}; allowed: a list of tables, each with the name of an attack")
     made = tuple(make_attack(one, where) for one in tables)

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from atent.attacks.protocols import Attack, PerImage, Selective, attack_each, title_of
 from atent.inputs import check_points, checked
+from atent.methods import is_single_step
 from atent.network import borrowed, predict
 from atent.progress import detail
-from atent.threat import Threat
+from atent.threat import Threat, check_threat
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,15 @@ class Cascade:
     @property
     def title(self) -> str:
         return self.called or " + ".join(self.titles)
+
+    @property
+    def single_step(self) -> bool:
+        return all(map(is_single_step, self.attacks))
+
+    def check_threat(self, threat: Threat) -> None:
+        """Refuse a threat that one of the attacks refuses."""
+        for attack in self.attacks:
+            check_threat(attack, threat)
 
     def check(self, model: nn.Module, threat: Threat) -> None:
         """Refuse what one of the attacks refuses."""

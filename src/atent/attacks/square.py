@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ class Square:
 
     queries: Count = 5000
     p_init: Fraction = 0.8
+    gradient_free: ClassVar[bool] = True
 
     @property
     def title(self) -> str:

@@ -26,7 +26,7 @@ def list_names(
     The line of a defense has its forward and backward passes per image (at default settings), its norms and its
     reference.
     """
-    from atent.attacks import ATTACKS, OUTSIDE
+    from atent.attacks import ATTACKS, OUTSIDE, Cascade
     from atent.data.published import SOURCES
     from atent.defenses import DEFENSES
     from atent.models import MODELS
@@ -45,7 +45,9 @@ def list_names(
         "models": lambda: {name: headline(build) for name, build in MODELS.items()},
         "defenses": lambda: {name: _defense_line(build) for name, build in DEFENSES.items()},
         "optimizers": lambda: {name: headline(build) for name, build in OPTIMIZERS.items()},
-        "attacks": lambda: {name: headline(build) for name, build in {**ATTACKS, **OUTSIDE}.items()},
+        "attacks": lambda: {
+            name: headline(build) for name, build in {**ATTACKS, **OUTSIDE, "cascade": Cascade}.items()
+        },
         "data": lambda: {name: f"{len(source.classes)} classes" for name, source in SOURCES.items()},
     }
     if kind is not None and kind not in kinds:

@@ -1,16 +1,20 @@
-"""Signs of a failed training: the loss is stuck at that of a constant prediction, or robust accuracy collapses."""
+"""Signs of a failed training: a loss stuck at that of a constant prediction, a collapse, masked gradients."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from atent.attacks import Attack, Cascade
+from atent.attacks.protocols import title_of
 from atent.data.images import Images
-from atent.methods import is_single_step
+from atent.methods import is_gradient_free, is_single_step
 from atent.recipe import Recipe
 
 RECENT = 100  # batches
+MASKED = 0.02  # of the held-out images: as many are broken without gradients after attacks with gradients failed
 
 
 @dataclass
@@ -67,6 +71,38 @@ def collapsed(history: Sequence[Mapping[str, Any]], constant: float) -> bool:
     """
     learned = [row["robust"] for row in history if "robust" in row and row["clean"] > learned_accuracy(constant)]
     return bool(learned) and max(learned) >= 0.2 and bool(history[-1]["robust"] < max(learned) / 2)
+
+
+def collapse_text(row: Mapping[str, Any], best: Mapping[str, Any], kept: Path) -> str:
+    """How robust accuracy collapsed from its best epoch, whose weights are `kept`, and what may help."""
+    why = (
+        "catastrophic overfitting: the attack used in training has become too weak"
+        if row["clean"] >= best["clean"] - 0.1
+        else f"clean accuracy also fell, to {100 * row['clean']:.2f}: the training diverged"
+    )
+    return (
+        f"stopped: robust accuracy on held-out images collapsed from {100 * best['robust']:.2f} to "
+        f"{100 * row['robust']:.2f} ({why}). {kept} has the weights of epoch {best['epoch']}. More steps, a smaller "
+        "step or fewer epochs may avoid this; choose = 'clean' continues such a training"
+    )
+
+
+def masked(monitor: Attack, broken_by: Mapping[str, int], examples: int) -> str:
+    """The sign of masked gradients, in a sentence: attacks without gradients break what those with gradients left.
+
+    Empty if they break at most .02 of the images, or if no attack with gradients comes before them.
+    """
+    attacks = monitor.attacks if isinstance(monitor, Cascade) else ()
+    with_gradients = [not is_gradient_free(attack) for attack in attacks]
+    later = attacks[with_gradients.index(True) :] if any(with_gradients) else ()
+    free = list(dict.fromkeys(title_of(attack) for attack in later if is_gradient_free(attack)))
+    count = sum(broken_by[title] for title in free)
+    if count <= MASKED * examples:
+        return ""
+    return (
+        f"{' and '.join(free)}, without gradients, broke {count} of {examples} held-out images that attacks with "
+        "gradients had failed on: gradients are probably masked, and strong attacks would break more"
+    )
 
 
 def unwatched(recipe: Recipe) -> str:

@@ -1,6 +1,7 @@
 """Training: one function, `fit`. A training can be resumed after any batch, since `State` is all that changes."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from atent.attacks import Cascade
+from atent.attacks.protocols import title_of
 from atent.data.dataset import DataSet, open_data
 from atent.data.images import Images, augment_crop_flip, epoch_batches, hold_out
 from atent.data.published import SOURCES
@@ -26,7 +29,7 @@ from atent.smoothing.smoothed import Smoothed
 from atent.storage.files import alone, save_tensors, write_rows
 from atent.storage.rows import clean_rate, robust_rate
 from atent.storage.run import Run
-from atent.training.alarms import collapsed, unwatched
+from atent.training.alarms import collapse_text, collapsed, masked, unwatched
 from atent.training.options import TrainingOptions
 from atent.training.state import Epoch, State, score
 from atent.training.step import NotFiniteError, train_step, with_memory
@@ -46,10 +49,11 @@ def fit(
     If `model` is given, it is trained instead of the network of the recipe. The best epoch and early stopping are
     decided on images held out of the training set; the test set is not read.
     """
-    run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(), "recipe", make="all")
+    run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(exclude_unset=True), "recipe", make="all")
     if model is not None:
         recipe = recipe.model_copy(update={"model": f"{type(model).__module__}.{type(model).__qualname__}{OBJECT}"})
     if run.recipe_file.exists():
+        recipe = recipe.resuming(recipe_of(run))
         recipe.check_same(recipe_of(run), run.folder)
     data = open_data(
         recipe.data,
@@ -84,7 +88,8 @@ def _fit(
         if not state.finished(recipe):
             how.say(f"resuming from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     else:
-        how.say(f"{recipe.data}: {train.summary}; {_held_out_text(len(held))}")
+        watched = f"each epoch is evaluated on {len(held):,} held-out images" if len(held) else "no held-out images"
+        how.say(f"{recipe.data}: {train.summary}; {watched}")
         if reason := unwatched(recipe):
             how.say(f"caution: {reason}")
     write_rows(run.log, state.history)
@@ -180,18 +185,17 @@ def _finish_epoch(
         "best": False,
     }
     if len(held):
-        network = Smoothed(state.result, recipe.smooth, recipe.monitor_draws) if recipe.smooth else state.result
-        batches = attack_images(
-            network, held, recipe.methods.monitor, recipe.make_threat(), seed=recipe.seed, device=how.device
-        )
-        rows = [row for batch in batches for row in batch]
-        row |= {"clean": clean_rate(rows).value, "robust": robust_rate(rows).value, "examples": len(rows)}
+        _evaluate(row, state.result, recipe, held, how)
     choose = recipe.chosen_by
     row["best"] = all(score(row, choose) >= score(past, choose) for past in state.history)
     how.say(_epoch_line(row, recipe))
     if tally.stuck(train):
         row["plateau"] = True
         _warn(state, train, how)
+    if sign := masked(recipe.methods.monitor, row.get("broken_by", {}), len(held)):
+        row["masked"] = True
+        if not any(past.get("masked") for past in state.history):
+            how.say(f"epoch {row['epoch']}: {sign}")
     if choose == "robust" and collapsed([*state.history, row], held.constant_accuracy):
         row["collapsed"] = True
     state.history.append(row)
@@ -203,20 +207,21 @@ def _finish_epoch(
     draw(row)
     if state.collapsed:
         best = next(past for past in reversed(state.history) if past["best"])
-        held_up = row["clean"] >= best["clean"] - 0.1
-        why = (
-            "catastrophic overfitting: the attack used in training has become too weak"
-            if held_up
-            else f"clean accuracy also fell, to {100 * row['clean']:.2f}: the training diverged"
-        )
-        how.say(
-            f"stopped: robust accuracy on held-out images collapsed from {100 * best['robust']:.2f} to "
-            f"{100 * row['robust']:.2f} ({why}). "
-            f"{run.best} has the weights of epoch {best['epoch']}. More steps, a smaller step or fewer epochs may "
-            "avoid this; choose = 'clean' continues such a training"
-        )
+        how.say(collapse_text(row, best, run.best))
     elif state.finished(recipe) and state.epoch < recipe.epochs:
         how.say(f"stopped early: no better epoch among the last {recipe.patience} (patience)")
+
+
+def _evaluate(row: Epoch, network: nn.Module, recipe: Recipe, held: Images, how: TrainingOptions) -> None:
+    """Add the accuracy on held-out images, alone and under the monitor; of a cascade also what each attack broke."""
+    monitor = recipe.methods.monitor
+    network = Smoothed(network, recipe.smooth, recipe.monitor_draws) if recipe.smooth else network
+    batches = attack_images(network, held, monitor, recipe.make_threat(), seed=recipe.seed, device=how.device)
+    rows = [one for batch in batches for one in batch]
+    row |= {"clean": clean_rate(rows).value, "robust": robust_rate(rows).value, "examples": len(rows)}
+    if isinstance(monitor, Cascade):
+        broken = Counter(one.get("by") for one in rows)
+        row["broken_by"] = {title: broken[title] for title in map(title_of, monitor.attacks)}
 
 
 def _warn(state: State, train: Images, how: TrainingOptions) -> None:
@@ -228,10 +233,6 @@ def _warn(state: State, train: Images, how: TrainingOptions) -> None:
             "network with the same prediction for every image. Increase schedule.warmup or schedule.eps_warmup so that "
             "eps grows while the learning rate is high, or try another seed or a smaller optimizer.lr"
         )
-
-
-def _held_out_text(count: int) -> str:
-    return f"each epoch is evaluated on {count:,} held-out images" if count else "no held-out images"
 
 
 def _progress_text(state: State, recipe: Recipe) -> str:

@@ -39,6 +39,8 @@ class Epoch(TypedDict):
     clean: NotRequired[float]
     robust: NotRequired[float]
     examples: NotRequired[int]
+    broken_by: NotRequired[dict[str, int]]  # of a cascade: how many images each attack broke
+    masked: NotRequired[bool]
     plateau: NotRequired[bool]
     collapsed: NotRequired[bool]
 
