@@ -28,6 +28,11 @@ def derive(seed: int, *purpose: str | int, device: torch.device | str = "cpu") -
     return torch.Generator(device).manual_seed(derive_seed(seed, *purpose))
 
 
+def branch(generator: torch.Generator, *purpose: str | int) -> torch.Generator:
+    """A generator with a stream for this purpose, derived from the seed of the given one, whatever that has drawn."""
+    return derive(generator.initial_seed(), *purpose, device=generator.device)
+
+
 def spawn(generator: torch.Generator, count: int) -> list[torch.Generator]:
     """So many generators, each with a stream of its own, seeded by draws of the given one."""
     seeds = torch.randint(2**63 - 1, (count,), generator=generator, device=generator.device).tolist()

@@ -12,6 +12,7 @@ from atent.inputs import check_points, checked
 from atent.methods import is_single_step
 from atent.network import borrowed, predict
 from atent.progress import detail
+from atent.randomness import branch
 from atent.threat import Threat, check_threat
 
 
@@ -23,7 +24,9 @@ class Cascade:
     and not the verdict; put the cheapest first. Tables show the name that it is `called` by, or those of its attacks.
     `settings` is the table that it was made of, for the record.
 
-    Each image has its own generator. An attack that is not `PerImage` draws from that of its batch's first image.
+    Each image has its own generator, from whose seed the generator of each attack is derived by the attack's title. So
+    an attack draws the same numbers for an image whichever attacks came before. An attack that is not `PerImage` draws
+    from the generator of its batch's first image.
     """
 
     attacks: tuple[Attack, ...]
@@ -72,7 +75,8 @@ class Cascade:
                 if len(left) == 0:
                     break
                 detail(f"{title}, {len(left)} of {len(x)} images left")
-                points = _attack(attack, model, x[left], y[left], threat, [generators[k] for k in left.tolist()])
+                mine = [branch(generators[k], title) for k in left.tolist()]
+                points = _attack(attack, model, x[left], y[left], threat, mine)
                 _, near = check_points(points, x[left], threat, title)
                 near = near.to(left.device)
                 x_adv[left[near]] = points[near]

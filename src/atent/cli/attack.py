@@ -16,7 +16,7 @@ def attack(
     draws: o.Draws = 16,
     within: o.Within = None,
     claim: o.Claim = None,
-    confidence: o.Confidence = 0.95,
+    confidence: o.Confidence = None,
     examples: o.Examples = None,
     seed: o.Seed = 0,
     batch: o.Batch = None,
@@ -39,21 +39,23 @@ def attack(
     from atent.threat import Threat
 
     choice, threats = choose_attacks(attack, settings or [], suite), [Threat.parse(text) for text in threat or []]
-    others = {"--classes": classes, "--save-images": save_images, "--examples": examples is not None}
-    goal = make_goal(within, claim, confidence, others)
+    goal = make_goal(within, claim, confidence, classes=classes, save_images=save_images, examples=examples)
     if transfer and checks is False:
         raise UserError(f"--transfer {transfer} with --no-checks: it is one of the checks")
     found, device = target.open(examples)
     found, folder = smooth_target(found, smooth, draws), target.out or found.folder
-    plan = choice.plan(found, threats)
     other = open_network(transfer, found.images.shape, found.model, device, trust=target.trust) if transfer else None
+    phases = choice.phases(found, threats) if goal else []
+    plan = [] if goal else choice.plan(found, threats)
     warn_of_range({target.target: found.network, str(transfer): other}, found.images, device)
     if goal:
         run = partial(estimate_target, confidence=confidence, seed=seed, batch=batch, device=device)
-        print_estimates([run(found, one, goal, folder) for one in choice.phases(found, threats)], goal)
+        print_estimates([run(found, one, goal, folder) for one in phases], goal)
     else:
         attack_one = partial(attack_target, seed=seed, batch=batch, device=device, save_images=save_images)
         print_attacks(folder, [attack_one(found, one, folder) for one in plan], classes=classes, images=save_images)
     if checks or transfer or (checks is None and suite == "strong"):
-        for ball, signs in check_target(found, [one.threat for one in plan], other=other, seed=seed, device=device):
-            print_signs(ball, signs)
+        for at, signs in check_target(
+            found, [one.threat for one in plan or phases], other=other, seed=seed, device=device
+        ):
+            print_signs(at, signs)

@@ -93,7 +93,12 @@ Claim = Annotated[
         show_default=False,
     ),
 ]
-Confidence = Annotated[float, typer.Option(help="With --within and --claim: probability that the interval holds.")]
+Confidence = Annotated[
+    float | None,
+    typer.Option(
+        help="With --within and --claim: probability that the interval holds. Default: 0.95.", show_default=False
+    ),
+]
 Examples = Annotated[int | None, typer.Option(help="Attack the first N test images. Default: all.")]
 Seed = Annotated[int, typer.Option(help="Seed of the attack's random starts, and of the sample.")]
 Batch = Annotated[

@@ -51,7 +51,7 @@ def show(
     elif lines:
         print_results(lines)
     for whole in estimated:
-        print(f"{whole.run}: {whole}")
+        print(f"{whole.run} ({whole.weights[:6]}): {whole}")
     if proven and markdown:
         print(certified_markdown(proven))
     else:

@@ -6,7 +6,7 @@ accuracy, the worst case of both phases, is narrow enough. `evaluation.sampling`
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,39 +16,48 @@ from atent.evaluation.sampling import Estimate, Goal, Law
 from atent.evaluation.suites import Phases
 from atent.evaluation.target import Target
 from atent.network import borrowed, repeat
-from atent.progress import detail, expect
+from atent.progress import expect
 from atent.randomness import derive_seed
 from atent.smoothing.smoothed import Smoothed
 from atent.storage.record import Batches, record
 from atent.storage.row_file import RowFile, finished_files, leave_out, warn
-from atent.storage.row_format import Content, Cost
+from atent.storage.row_format import Cost
+from atent.storage.row_format import settings as row_settings
 from atent.storage.rows import ATTACK, Row
 from atent.storage.samples import SAMPLE
 from atent.threat import Threat
 
+USUAL = 0.95  # confidence
 DRAWN = 50  # images in a batch of the sample; the interval is computed after some of the batches
 
 
 class Estimated(NamedTuple):
-    """The accuracy of the whole test set under the suite or attack `name`, and what the estimate is made of."""
+    """The accuracy of the whole test set under the suite or attack `name`, and what the estimate is made of.
+
+    `drawn` and `broken` are the numbers at the last look. Of an estimate that is read from a file, the cost of the
+    first phase is not known.
+    """
 
     run: str
+    weights: str
     name: str
     data: str
     threat: str
+    confidence: float
     whole: int
     survivors: int
     drawn: int
     broken: int
-    confidence: float
     estimate: Estimate
-    cost: Cost
+    cost: Cost = Cost()
+    first_cost: Cost | None = None
 
     def __str__(self) -> str:
         """The verdict in one line."""
         value, low, high = self.estimate
+        level = "" if self.confidence == USUAL else f" at {100 * self.confidence:.6g} %"
         sizes = f"({self.whole:,} + {self.drawn:,} images)"
-        return f"{self.name}, {self.threat}, whole test set  {value:.2f} [{low:.2f}, {high:.2f}]  {sizes}"
+        return f"{self.name}, {self.threat}, whole test set  {value:.2f} [{low:.2f}, {high:.2f}]{level}  {sizes}"
 
 
 def estimate_target(
@@ -57,74 +66,91 @@ def estimate_target(
     goal: Goal,
     folder: Path,
     *,
-    confidence: float = 0.95,
+    confidence: float | None = None,
     seed: int = 0,
     batch: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Estimated:
     """Attack survivors until the goal is reached; one row per image in `folder`/sample. A later goal adds rows.
 
-    Attacks draw from a generator of each image, or, in other libraries, of each batch of the sample.
+    `batch` is that of the sample. A `PerImage` attack draws from a generator of each image, any other from one of each
+    batch of the sample.
     """
     check_steady(target, device)
-    drawn = batch or DRAWN
-    threat = phases.second.threat
-    path = attack_target(target, phases.first, folder, seed=seed, batch=batch, device=device)
-    survivors = [row["index"] for row in RowFile(ATTACK, path).read().rows if row["robust"]]
-    whole = len(target.images)
-    if not survivors:
-        none = Estimate(0.0, 0.0, 0.0)
-        return Estimated(folder.name, phases.name, target.data, str(threat), whole, 0, 0, 0, confidence, none, Cost())
-    law = Law(whole, len(survivors), drawn, confidence)
-    if goal.within is not None and (least := law.expected_draws(Goal(goal.within))) > 0.9 * len(survivors):
-        share = "all" if least == len(survivors) else f"at least {least:,} of"
-        warn(f"--within {goal.within:g}: {share} the {len(survivors):,} survivors will be attacked")
-    order = draw_order(survivors, seed)
+    drawn, threat = batch or DRAWN, phases.threat
+    first = RowFile(ATTACK, attack_target(target, phases.first, folder, seed=seed, device=device)).read()
+    order = draw_order([row["index"] for row in first.rows if row["robust"]], seed)
+    law = Law(len(target.images), len(order), drawn, USUAL if confidence is None else confidence)
     settings = {
         "label": phases.name,
         "attack": phases.second.settings,
         "first": phases.first.settings,
         "threat": f"{threat.norm}:{threat.eps!r}",
         "batch": drawn,
-        "confidence": confidence,
-        "whole": whole,
+        "confidence": law.confidence,
+        "whole": len(target.images),
         "order": order,
     }
+    header = {**target.header(settings, seed), "examples": len(order)}
+    if goal.reached(law.estimate([])) or not order:
+        return _estimated(folder.resolve().name, header, law, [])._replace(first_cost=first.cost)
+    file = RowFile.of(SAMPLE, folder, header)
 
-    def work(path: Path, done: int) -> Batches:
-        rows = list(RowFile(SAMPLE, path).read().rows) if done else []
-        while not goal.reached(estimate := law.estimate(broken_at(law, rows))) and len(rows) < len(order):
+    def estimated() -> Estimated:
+        found = file.read()
+        made = _estimated(folder.resolve().name, header, law, found.rows)
+        return made._replace(cost=found.cost, first_cost=first.cost)
+
+    def work(_: Path, done: int) -> Batches:
+        rows = list(file.read().rows) if done else []
+        while len(rows) < len(order):
             expect(law.expected_draws(goal, broken_share(rows)))
-            detail(f"so far {estimate.value:.1f} [{estimate.low:.1f}, {estimate.high:.1f}]")
             part = order[len(rows) : len(rows) + drawn]
-            found = attack_batch(
-                target.network, target.images, part, phases.second.attack, threat, seed=seed, device=device
-            )
+            attack = phases.second.attack
+            found = attack_batch(target.network, target.images, part, attack, threat, seed=seed, device=device)
             rows += found.rows
             yield found.rows, found.cost
+            if len(rows) in law.looks:
+                now = law.estimate(broken_at(law, rows))
+                warn(f"after {len(rows):,} images: {now.value:.2f} [{now.low:.2f}, {now.high:.2f}]")
+                if goal.reached(now):
+                    return
 
-    header = {**target.header(settings, seed), "examples": len(order)}
+    if _is_readable(file, header) and goal.reached(estimated().estimate):
+        return estimated()
+    if goal.within is not None and (least := law.expected_draws(Goal(goal.within))) > 0.9 * len(order):
+        share = "all" if least == len(order) else f"at least {least:,} of"
+        warn(f"--within {goal.within:g}: {share} the {len(order):,} survivors will be attacked")
     try:
-        path = record(SAMPLE, folder, header, f"{phases.name} {threat}, sample", work)
+        record(SAMPLE, folder, header, f"{phases.name} {threat}, sample", work)
     except Interrupted:
-        warn(str(read_estimate(RowFile.of(SAMPLE, folder, header).path)))
+        warn(str(estimated()))
         raise
-    return read_estimate(path)
+    return estimated()
+
+
+def _is_readable(file: RowFile[Row], header: Mapping[str, Any]) -> bool:
+    """Whether there are rows for these settings, written by any version of ours."""
+    try:
+        return file.path.exists() and row_settings(file.read().header) == row_settings(header)
+    except UserError:
+        return False
 
 
 def make_goal(
-    within: float | None, claim: float | None, confidence: float, others: Mapping[str, bool] | None = None
+    within: float | None, claim: float | None, confidence: float | None = None, **others: object
 ) -> Goal | None:
     """When to stop sampling; None: attack all images. The `others` are options that do not go with a sample."""
     if within is None and claim is None:
+        if confidence is not None:
+            raise UserError(f"--confidence {confidence:g} without --within and --claim; it is that of their interval")
         return None
     goal = Goal(within, claim)
-    Law(1, 1, 1, confidence)  # refuses what is no probability, before any work
-    for option, given in (others or {}).items():
+    Law(1, 1, 1, USUAL if confidence is None else confidence)  # refuses what is no probability, before any work
+    for option, given in others.items():
         if given:
-            raise UserError(
-                f"{option} with --within or --claim, which attack a sample of the whole test set; leave one out"
-            )
+            name = f"--{option.replace('_', '-')}"
+            raise UserError(f"{name} with --within or --claim, which attack a sample of all images; leave one out")
     return goal
 
 
@@ -155,27 +181,27 @@ def check_steady(target: Target, device: torch.device | str = "cpu") -> None:
 
 def estimates(folder: Path, say: Callable[[str], None] = leave_out) -> list[Estimated]:
     """Every estimate of a run folder. A damaged file is left out and reported to `say`."""
-    return [_estimated(path, found) for path, found in finished_files(SAMPLE, folder, say)]
+    found = []
+    for path, content in finished_files(SAMPLE, folder, say):
+        header = content.header
+        law = Law(header["whole"], len(header["order"]), header["batch"], header["confidence"])
+        run = path.resolve().parent.parent.name
+        found.append(_estimated(run, header, law, content.rows)._replace(cost=content.cost))
+    return found
 
 
-def read_estimate(path: Path) -> Estimated:
-    return _estimated(path, RowFile(SAMPLE, path).read())
-
-
-def _estimated(path: Path, found: Content[Row]) -> Estimated:
-    header, rows = found.header, found.rows
-    law = Law(header["whole"], len(header["order"]), header["batch"], header["confidence"])
+def _estimated(run: str, header: Mapping[str, Any], law: Law, rows: Sequence[Row]) -> Estimated:
     broken = broken_at(law, rows)
     return Estimated(
-        run=path.resolve().parent.parent.name,
+        run=run,
+        weights=header["weights"],
         name=header["label"],
         data=header["data"],
         threat=str(Threat.parse(header["threat"])),
+        confidence=law.confidence,
         whole=law.images,
         survivors=law.survivors,
-        drawn=len(rows),
-        broken=sum(not row["robust"] for row in rows),
-        confidence=law.confidence,
+        drawn=law.looks[len(broken) - 1] if broken else 0,
+        broken=broken[-1] if broken else 0,
         estimate=law.estimate(broken),
-        cost=found.cost,
     )

@@ -102,6 +102,10 @@ class Phases(NamedTuple):
     first: Planned
     second: Planned
 
+    @property
+    def threat(self) -> Threat:
+        return self.second.threat
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -132,9 +136,12 @@ class Choice:
         return [Planned.of(make_attack(settings), settings, threat) for settings in found]
 
     def _phases(self, threat: Threat, target: Target) -> Phases:
-        first = Planned.of(make_attack(FIRST), FIRST, threat)
+        start = {"name": "cascade", "attacks": [FIRST]}  # as in the whole suite, so that it draws the same numbers
+        first = Planned.of(make_attack(start), start, threat)
         if self.one is not None:
-            return Phases(str(self.settings["name"]), first, Planned.of(self.one, self.settings, threat))
+            name, *fields = (f"{key} {value}" if key != "name" else str(value) for key, value in self.settings.items())
+            called = f"{name} ({', '.join(fields)})" if fields else name
+            return Phases(called, first, Planned.of(self.one, self.settings, threat))
         name = str(self.suite)
         found = suite_attacks(name, threat, target.images.shape.classes)
         rest = _cascade(name, [settings for settings in found if settings != FIRST])
@@ -163,6 +170,8 @@ def choose_attacks(name: str | None, fields: Sequence[str], suite: str | None) -
     given = dict(map(parse_setting, fields))
     if "name" in given:
         raise UserError("--set name=...: the attack's name is given by --attack")
+    if given.get("called") in SUITES:
+        raise UserError(f"--set called={given['called']}: that is the name of a suite; allowed: any other name")
     if suite is None:
         settings = {"name": name or "pgd", **given}
         return Choice(None, settings, make_attack(settings, f"attack {settings['name']}"))

@@ -111,13 +111,16 @@ def print_costs(files: Iterable[Path], images: bool) -> None:
 def print_estimates(found: "Sequence[Estimated]", goal: "Goal") -> None:
     """The accuracy of the whole test set, a line for each threat, and what it took."""
     for one in found:
-        settled = goal.reached(one.estimate)
-        outcome = {"accepted": "accepted", "refuted": "refuted"}.get(settled or "", "not settled")
+        outcome = goal.reached(one.estimate)
         print(one)
         if goal.claim is not None:
-            print(f"at least {goal.claim:g} %: {outcome} at {100 * one.confidence:g} % confidence")
-        rest = f"{one.broken:,} of {one.drawn:,} images drawn from {one.survivors:,} survivors were broken"
-        print(f"{100 * one.confidence:g} % interval, valid whenever the run ends; {rest}; sample: {one.cost}")
+            print(f"at least {goal.claim:g} %: {outcome if outcome in ('accepted', 'refuted') else 'not settled'}")
+        if goal.within is not None and one.estimate.half_width > goal.within:
+            print(f"the half-width is {one.estimate.half_width:.2f}, not {goal.within:g}: the claim was settled first")
+        print(f"{one.broken:,} of {one.drawn:,} images drawn from {one.survivors:,} survivors were broken")
+        if one.first_cost is not None:
+            print(f"all images: {one.first_cost}")
+        print(f"sample: {one.cost}")
 
 
 def print_signs(threat: object, signs: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from atent.methods import Count, Scale, Whole, explain
 
-ABOUT = ("version", "classes", "checksum")  # in a header, but not settings: they do not change the attack
+ABOUT = ("version", "classes", "checksum", "confidence")  # in a header, but not settings: they do not change the attack
 SEALED = {"checksum": "sha256"}  # in the header of a file whose batches end with checksums
 _SURROGATE = re.compile(rb"\\ud[89a-f][0-9a-f]{2}")  # in names that are not UTF-8; pydantic does not accept them
 _CHECKSUM = re.compile(rb'(.*)"sha256": "([0-9a-f]{16})"\}\n')

@@ -12,7 +12,8 @@ from atent.storage.rows import AttackHeader, Row
 class SampleHeader(AttackHeader):
     """The settings that determine a sample: `order` is the random order of the survivors, drawn with `seed`.
 
-    `whole` is the number of images that the `first` attack attacked; `confidence` is that of the interval.
+    `whole` is the number of images that the `first` attack attacked; `confidence` is that
+    of the interval, which changes no row.
     """
 
     whole: Count
@@ -20,4 +21,4 @@ class SampleHeader(AttackHeader):
     confidence: Fraction
 
 
-SAMPLE = Kind("sample", TypeAdapter(SampleHeader), TypeAdapter(Row))
+SAMPLE = Kind("attack", TypeAdapter(SampleHeader), TypeAdapter(Row), own_folder="sample")
