@@ -2,15 +2,19 @@
 
 from atent.ascent import ascend as ascend
 from atent.attacks import ATTACKS as ATTACKS
+from atent.attacks import Apgd as Apgd
 from atent.attacks import AtentChain as AtentChain
 from atent.attacks import Attack as Attack
+from atent.attacks import Cascade as Cascade
 from atent.attacks import CwL2 as CwL2
 from atent.attacks import CwLinf as CwLinf
 from atent.attacks import DeepFool as DeepFool
 from atent.attacks import Fgsm as Fgsm
 from atent.attacks import MinimalAttack as MinimalAttack
+from atent.attacks import PerImage as PerImage
 from atent.attacks import Pgd as Pgd
 from atent.attacks import SmoothPgd as SmoothPgd
+from atent.attacks import Square as Square
 from atent.data.images import Images as Images
 from atent.defenses import DEFENSES as DEFENSES
 from atent.defenses import Atent as Atent
@@ -31,6 +35,7 @@ from atent.losses import divergence as divergence
 from atent.losses import dlr as dlr
 from atent.losses import margin as margin
 from atent.losses import soft_margin as soft_margin
+from atent.losses import targeted_dlr as targeted_dlr
 from atent.models import MODELS as MODELS
 from atent.models import Shape as Shape
 from atent.models import Standardize as Standardize

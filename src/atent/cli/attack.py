@@ -55,7 +55,5 @@ def attack(
         attack_one = partial(attack_target, seed=seed, batch=batch, device=device, save_images=save_images)
         print_attacks(folder, [attack_one(found, one, folder) for one in plan], classes=classes, images=save_images)
     if checks or transfer or (checks is None and suite == "strong"):
-        for at, signs in check_target(
-            found, [one.threat for one in plan or phases], other=other, seed=seed, device=device
-        ):
-            print_signs(at, signs)
+        balls = [one.threat for one in plan or phases]
+        print_signs(check_target(found, balls, other=other, seed=seed, device=device))

@@ -47,7 +47,7 @@ def attack_images(
     batch: int = BATCH,
     device: torch.device | str = "cpu",
 ) -> Iterator[list[Row]]:
-    """Attack all images, a list of rows per batch. The generator depends on the seed and the batch's position only."""
+    """Attack all images, a list of rows per batch. Generators are those of `attack_batch`."""
     for part in evaluation_batches(len(images), batch):
         yield attack_batch(model, images, part, attack, threat, seed=seed, device=device).rows
 

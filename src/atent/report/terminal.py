@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from atent.evaluation.sampling import Goal
     from atent.report.tables import Group, Result
     from atent.storage.certificates import Certified
+    from atent.threat import Threat
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
@@ -123,8 +124,9 @@ def print_estimates(found: "Sequence[Estimated]", goal: "Goal") -> None:
         print(f"sample: {one.cost}")
 
 
-def print_signs(threat: object, signs: Sequence[str]) -> None:
-    """Print the warnings of the checks, one per line."""
-    print(f"Checks at {threat}: {'' if signs else 'nothing suspicious'}".rstrip())
-    for sign in signs:
-        print(f"  warning: {sign}.")
+def print_signs(found: "Iterable[tuple[Threat, Sequence[str]]]") -> None:
+    """Print the warnings of the checks at each threat, one per line."""
+    for threat, signs in found:
+        print(f"Checks at {threat}: {'' if signs else 'nothing suspicious'}".rstrip())
+        for sign in signs:
+            print(f"  warning: {sign}.")
