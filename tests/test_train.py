@@ -226,7 +226,7 @@ def test_every_recipe_trains_two_steps(tmp_path: Path, monkeypatch: pytest.Monke
     shapes = {"cifar10": Shape((3, 32, 32), 10)}
     short: dict[str, float | str | None] = {"epochs": 1, "batch": 2, "validation": 2, "monitor.steps": 2}
     recipe = load_recipe(name)
-    if "steps" in recipe.defense:
+    if recipe.defense.get("steps", 1) > 1:
         short["defense.steps"] = 2
     assert recipe.model in MODELS
     if recipe.model.startswith("wrn") and name != "cifar10-l2-mma":
