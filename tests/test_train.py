@@ -144,7 +144,7 @@ def test_a_network_that_falls_back_to_one_answer_is_named_a_hundred_batches_late
     steps = [Step(2.303 + noise, 2.303 + noise, 0, 0.0) for noise in scatter]
     steps[before : before + knowing] = [knows] * knowing
     taken = iter(steps)
-    monkeypatch.setattr(atent.training.fit, "train_step", lambda *_: next(taken))
+    monkeypatch.setattr(atent.training.fit, "train_step", lambda *_, **__: next(taken))
     said: list[str] = []
     run = fit(tiny(epochs=2, batch=1), tmp_path, how=TrainingOptions(say=said.append))
     assert [line.partition(":")[0] for line in said if "the loss is stuck at 2.303, that of" in line] == named

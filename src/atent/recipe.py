@@ -10,20 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from atent.attacks import Attack, make_attack
 from atent.data.images import Augmentation
-from atent.defenses import DEFENSES, Defense
+from atent.defenses import DEFENSES, Defense, in_two_parts
 from atent.errors import UserError, unknown
-from atent.methods import (
-    Choice,
-    Count,
-    Scale,
-    chosen_by,
-    defaults,
-    explain,
-    field_names,
-    imports,
-    make,
-    written_out,
-)
+from atent.methods import Choice, Count, Scale, chosen_by, defaults, explain, field_names, imports, make, written_out
 from atent.optim.optimizers import OPTIMIZERS, Optimizer
 from atent.optim.schedule import Schedule
 from atent.storage.files import read_json
@@ -73,6 +62,9 @@ class Recipe(BaseModel):
     reset: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
     averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    awp: Scale = 0.0
+    awp_start: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    gibbs: Scale = 0.0
     defense: dict[str, Any]
     optimizer: dict[str, Any] = {}
     schedule: Schedule = Schedule()
@@ -129,6 +121,8 @@ class Recipe(BaseModel):
             raise UserError(f"patience = {self.patience} needs held-out images, but validation = 0")
         if self.monitor["name"] == "smooth-pgd" and self.smooth == 0:
             raise UserError("monitor smooth-pgd needs a smoothed network; set smooth, the noise's standard deviation")
+        if self.awp and "defense" in self._made:
+            in_two_parts(self._made["defense"])
         if self.reset and self.weights is None:
             raise UserError(f"reset = {list(self.reset)} needs weights to start from; --weights FILE names them")
         return self
@@ -150,6 +144,10 @@ class Recipe(BaseModel):
     def chosen_by(self) -> Choice:
         """The held-out accuracy that selects the best epoch: `choose` of the recipe, or the choice of the defense."""
         return self.choose or chosen_by(self.methods.defense)
+
+    def additions(self, done: float) -> dict[str, float]:
+        """The arguments `awp` and `gibbs` of `train_step` after this fraction of the training."""
+        return {"awp": self.awp if done >= self.awp_start else 0.0, "gibbs": self.gibbs}
 
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)

@@ -8,7 +8,7 @@ from atent.defenses.gaussian import Gaussian
 from atent.defenses.mart import Mart
 from atent.defenses.mma import Mma
 from atent.defenses.pgd_at import PgdAt
-from atent.defenses.protocols import Defense, Remembering, Term, terms
+from atent.defenses.protocols import Defense, Remembering, Term, TwoParts, in_two_parts, terms
 from atent.defenses.search import Search
 from atent.defenses.smooth_adv import SmoothAdv
 from atent.defenses.standard import Standard
@@ -47,6 +47,8 @@ __all__ = [
     "Term",
     "Trades",
     "TradesSmooth",
+    "TwoParts",
+    "in_two_parts",
     "terms",
     "worst_point",
 ]

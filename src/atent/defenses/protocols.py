@@ -49,6 +49,22 @@ class Remembering(Protocol):
         ...
 
 
+@runtime_checkable
+class TwoParts(Protocol):
+    """A defense whose loss can be evaluated again, with other weights, at the points that its search found."""
+
+    def find(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor: ...
+
+    def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Terms: ...
+
+
+def in_two_parts(defense: Defense) -> TwoParts:
+    """The defense, if AWP can use it."""
+    if not isinstance(defense, TwoParts):
+        raise UserError(f"awp needs a defense with the methods find and loss_at; {_name(defense)} has none")
+    return defense
+
+
 def terms(
     defense: Defense, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
 ) -> Terms:

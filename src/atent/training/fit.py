@@ -144,7 +144,8 @@ def _train_epoch(
         now = threat.scaled(recipe.schedule.eps_share(done))
         try:
             with with_memory(defense, state.memory, indices, how.device) as informed:
-                step = train_step(state.model, state.optimizer, informed, x, y, now, generator)
+                added = recipe.additions(done)
+                step = train_step(state.model, state.optimizer, informed, x, y, now, generator, **added)
         except NotFiniteError:
             kept = f"{run.last} has the last good state" if run.last.exists() else "no checkpoint was saved yet"
             raise UserError(
