@@ -17,7 +17,9 @@ from atent.network import counted
 from atent.optim.optimizers import Entropy
 from atent.recipe import load_recipe
 from atent.threat import Threat
-from atent.training.step import NotFiniteError, train_step
+from atent.training.fit import fit
+from atent.training.step import NotFiniteError, Step, train_step
+from short_runs import QUIET, tiny
 from toys import THREATS, generator, small_batch, small_network
 
 LR, SIZE = 0.1, 0.3
@@ -104,6 +106,15 @@ def test_weights_are_restored_where_the_perturbed_loss_is_not_finite() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
+def test_terms_are_checked_with_awp_too() -> None:
+    class Bare(PgdAt):
+        def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Any:
+            yield from (term.loss for term in super().loss_at(model, x, y, found))
+
+    with pytest.raises(UserError, match="the defense Bare yielded a tensor of shape"):
+        step(Bare(), *batch(), THREATS[0], awp=0.01)
+
+
 def test_awp_goes_with_entropy_sgd() -> None:
     weights = []
     for size in (0.0, 0.1):
@@ -143,7 +154,15 @@ def test_gibbs_needs_one_term(defense: Defense) -> None:
         step(defense, *batch(), THREATS[0], gibbs=1.0)
 
 
-def test_awp_begins_after_its_part_of_the_training() -> None:
-    recipe = load_recipe("demo", {"awp": 0.01, "awp_start": 0.5, "gibbs": 1.0})
-    assert recipe.additions(0.49) == {"awp": 0.0, "gibbs": 1.0}
-    assert recipe.additions(0.5) == {"awp": 0.01, "gibbs": 1.0}
+def test_awp_begins_after_its_part_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+
+    def watched(*_: Any, awp: float, gibbs: float) -> Step:
+        used.append((awp, gibbs))
+        return Step(1.0, 1.0, 0, 0.0)
+
+    monkeypatch.setattr("atent.training.fit.train_step", watched)
+    recipe = tiny(epochs=2, awp=0.01, awp_start=0.5, gibbs=1.0)
+    fit(recipe, tmp_path, model=nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), how=QUIET)
+    half = len(used) // 2
+    assert used == [(0.0, 1.0)] * half + [(0.01, 1.0)] * half

@@ -145,10 +145,6 @@ class Recipe(BaseModel):
         """The held-out accuracy that selects the best epoch: `choose` of the recipe, or the choice of the defense."""
         return self.choose or chosen_by(self.methods.defense)
 
-    def additions(self, done: float) -> dict[str, float]:
-        """The arguments `awp` and `gibbs` of `train_step` after this fraction of the training."""
-        return {"awp": self.awp if done >= self.awp_start else 0.0, "gibbs": self.gibbs}
-
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)
 

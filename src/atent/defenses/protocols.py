@@ -68,9 +68,13 @@ def in_two_parts(defense: Defense) -> TwoParts:
 def terms(
     defense: Defense, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
 ) -> Terms:
-    """The terms that the defense yields, each checked; anything but a term of this batch is an error."""
+    """The terms that the defense yields, each checked."""
+    return checked_terms(defense(model, x, y, threat, generator), defense, x)
+
+
+def checked_terms(found: Terms, defense: object, x: Tensor) -> Terms:
+    """The terms of this defense, each checked; anything but a term of this batch is an error."""
     name = _name(defense)
-    found = defense(model, x, y, threat, generator)
     if isinstance(found, Tensor | Term) or not isinstance(found, Iterable):
         raise UserError(f"{name} returned {_kind(found)}; expected: it yields Term(loss, logits, x_adv)")
     none = True
@@ -99,7 +103,7 @@ def _check(term: Term, x: Tensor, name: str) -> None:
         raise UserError(f"{name} yielded a Term whose loss has no gradient; expected: one of the network's output")
 
 
-def _name(defense: Defense) -> str:
+def _name(defense: object) -> str:
     defense = defense.func if isinstance(defense, partial) else defense  # with its memory bound
     return f"the defense {getattr(defense, '__name__', type(defense).__name__)}"
 

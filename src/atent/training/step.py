@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from atent.defenses import Defense, Remembering, in_two_parts, terms
-from atent.defenses.protocols import Terms
+from atent.defenses import Defense, Remembering, in_two_parts
+from atent.defenses.protocols import Terms, checked_terms
 from atent.errors import UserError
 from atent.inputs import checked
 from atent.losses import cross_entropy, soft_maximum
@@ -79,7 +79,7 @@ def train_step(
         nonlocal total, first, term
         optimizer.zero_grad()
         total, first = 0.0, None
-        for term in found:
+        for term in checked_terms(found, defense, x):
             if gibbs and first is not None:
                 raise UserError(f"gibbs = {gibbs:g} weighs the examples of one loss term; the defense yields several")
             loss = soft_maximum(term.loss, gibbs) if gibbs else term.loss.mean()
@@ -97,7 +97,7 @@ def train_step(
             with perturbed(model, awp):
                 back_propagate(parts.loss_at(model, x, y, points))
         else:
-            back_propagate(terms(defense, model, x, y, threat, generator))
+            back_propagate(defense(model, x, y, threat, generator))
         norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
         if not (math.isfinite(total) and torch.stack(norms).isfinite().all()):
             raise NotFiniteError
