@@ -18,11 +18,10 @@ from atent.data.dataset import load
 from atent.data.images import Images
 from atent.defenses import DEFENSES, Atent
 from atent.machine import prepare
-from atent.methods import make
+from atent.methods import make, parse_setting
 from atent.models.build import build_model
 from atent.models.weights import load_weights
 from atent.randomness import derive
-from atent.recipe import parse_setting
 from atent.threat import Threat
 
 THREAT = Threat("linf", 0.3)

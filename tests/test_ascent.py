@@ -13,9 +13,24 @@ from toys import THREATS, UNBOXED, generator, small_batch, small_network
 FREE = Threat("l2", 1.0, UNBOXED)
 
 
-@pytest.mark.parametrize(("pull", "step", "noise"), [(2.0, 0.1, 1.0), (0.5, 0.5, 0.3), (4.0, 0.01, 1.0)])
-def test_raw_chain_has_its_exact_gaussian_law(pull: float, step: float, noise: float) -> None:
-    """Linear loss g.x: after K steps mean x + g/pull (1 - q^K), variance v (1 - q^2K), q = 1 - step pull."""
+@pytest.mark.parametrize(
+    ("pull", "step", "scale", "variance"),
+    [
+        (2.0, 0.1, {"noise": 1.0}, 1),
+        (0.5, 0.5, {"noise": 0.3}, 0.09),
+        (4.0, 0.01, {"noise": 1.0}, 1),
+        (2.0, 0.1, {"temperature": 0.04}, 0.04),
+        (2.0, 0.2, {"temperature": 1.0}, 1),
+        (1.0, 0.1, {"temperature": 9.0}, 9),
+    ],
+)
+def test_raw_chain_has_its_exact_gaussian_law(
+    pull: float, step: float, scale: dict[str, float], variance: float
+) -> None:
+    """Linear loss g.x: after K steps mean x + g/pull (1 - q^K), variance v (1 - q^2K), q = 1 - step pull.
+
+    v = T / (pull (1 - step pull / 2)): the temperature T, or noise^2.
+    """
     slope, x = torch.tensor([1.0, -0.5]), torch.full((20_000, 2), 0.3)
     steps = math.ceil(8 / (step * pull))  # q^K below e^-8: stationary
     *_, last = ascend(
@@ -25,13 +40,13 @@ def test_raw_chain_has_its_exact_gaussian_law(pull: float, step: float, noise: f
         steps=steps,
         step=step,
         start="center",
-        noise=noise,
         pull=pull,
         direction="raw",
         project="never",
         generator=generator(),
+        **scale,
     )
-    variance = noise**2 / (pull * (1 - step * pull / 2))
+    variance /= pull * (1 - step * pull / 2)
     samples = last.double()
     mean = x[0].double() + slope.double() / pull
     five_sigma = 5 * math.sqrt(variance / len(x))
@@ -40,6 +55,57 @@ def test_raw_chain_has_its_exact_gaussian_law(pull: float, step: float, noise: f
     standard = (samples - mean) / math.sqrt(variance)
     assert kstest(standard[:, 0].numpy(), "norm").pvalue > 1e-4
     assert abs(torch.corrcoef(samples.T)[0, 1]) < 0.04
+
+
+@pytest.mark.parametrize("step", [0.02, 0.5])
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 2.0])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_noise_of_steepest_steps_is_measured_in_steps(norm: str, temperature: float, step: float) -> None:
+    """Linear loss: after K steps x + K step d + noise of deviation sqrt(K) T step a pixel (l2: over sqrt(d))."""
+    threat, steps, dimension = Threat(norm, 1.0, UNBOXED), 3, 50  # type: ignore[arg-type]
+    slope, x = torch.linspace(-1, 2, dimension), torch.zeros(400, dimension)
+    *_, last = ascend(
+        lambda point: point @ slope,
+        x,
+        threat,
+        steps=steps,
+        step=step,
+        start="center",
+        temperature=temperature,
+        project="never",
+        generator=generator(),
+    )
+    unit = slope.sign() if norm == "linf" else slope / slope.norm()
+    pixel = temperature * step * math.sqrt(steps) / (1 if norm == "linf" else math.sqrt(dimension))
+    assert kstest(((last - steps * step * unit) / pixel).flatten().numpy(), "norm").pvalue > 1e-4
+
+
+def test_noise_and_temperature_are_refused_together() -> None:
+    both = {"steps": 1, "noise": 0.1, "temperature": 0.5}
+    with pytest.raises(UserError, match=r"noise 0.1 and temperature 0.5; allowed: one of them"):
+        next(ascend(lambda point: point.sum(1), torch.zeros(1, 2), FREE, **both, generator=generator()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_the_start_is_uniform_in_a_ball_of_so_many_radii(norm: str, scale: float) -> None:
+    """A flat objective never moves from its start. The size of a uniform point, over the radius, has the law u^d."""
+    threat, x = Threat(norm, 0.1), torch.full((4000, 3), 0.5)  # type: ignore[arg-type]
+    flat = ascend(
+        lambda point: 0 * point.sum(1), x, threat, steps=1, start_scale=scale, project="never", generator=generator()
+    )
+    sizes = threat.size(next(flat) - x)
+    if scale == 0:
+        assert not sizes.any()
+    else:
+        assert kstest((sizes / (scale * threat.eps)).numpy() ** 3, "uniform").pvalue > 1e-4
+
+
+def test_own_radii_scale_with_the_start() -> None:
+    x = torch.full((2, 3), 0.5)
+    ball = Threat("l2", 0.1).with_radii(torch.tensor([0.02, 0.1]), x)
+    start = ball.scaled(2.0).sample(x, generator(), "corner")
+    torch.testing.assert_close(ball.size(start - x), torch.tensor([0.04, 0.2]))
 
 
 def test_potential_is_smooth_and_dissipative_as_the_papers_lemma_says() -> None:

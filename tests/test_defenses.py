@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.ascent import ascend
-from atent.defenses import DEFENSES, Atent, Defense, Mart, Mma, PgdAt, Term
+from atent.defenses import DEFENSES, Atent, Defense, Mart, Mma, PgdAt, Search, Term
 from atent.defenses.cost import passes_per_image
 from atent.losses import boosted_cross_entropy, cross_entropy
 from atent.threat import Threat
@@ -16,6 +16,10 @@ from toys import THREATS, generator, small_batch, small_network
 
 defenses = pytest.mark.parametrize("build", DEFENSES.values(), ids=DEFENSES.keys())
 threats = pytest.mark.parametrize("threat", THREATS, ids=str)
+
+
+SEARCHING = {name: build for name, build in DEFENSES.items() if isinstance(build, type) and issubclass(build, Search)}
+searching = pytest.mark.parametrize("build", SEARCHING.values(), ids=SEARCHING.keys())
 
 
 def gradients(defense: Defense, model: nn.Module, threat: Threat) -> list[Tensor]:
@@ -47,6 +51,47 @@ def test_terms_are_finite_and_reach_every_parameter(build: Callable[..., Defense
 def test_same_generator_same_bits(build: Callable[..., Defense], threat: Threat) -> None:
     one, two = (gradients(build(), small_network().train(), threat) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def noisy_chain(build: Callable[..., Search], temperature: float) -> Search:
+    return build(temperature=temperature, **({"noise": 0} if build is Atent else {}))
+
+
+@threats
+@searching
+def test_every_search_has_a_temperature(build: Callable[..., Search], threat: Threat) -> None:
+    """Hotter is further from the point of the same search without noise; the ball still holds."""
+    x, y = small_batch()
+    cold, warm, hot = (
+        noisy_chain(build, temperature).find(small_network(dropout=0).eval(), x, y, threat, generator())
+        for temperature in (0.0, 1e-3, 0.3)
+    )
+    assert 0 < (warm - cold).norm() < (hot - cold).norm()
+    if build().project == "every" and not getattr(build(), "sigma", 0.0):
+        assert (threat.size(hot.reshape_as(x) - x) <= threat.eps + 1e-6).all()
+
+
+@pytest.mark.parametrize(
+    "defense", [*(build() for build in SEARCHING.values()), Atent(steps=4, share=0.5)], ids=lambda d: type(d).__name__
+)
+@threats
+def test_a_search_and_its_loss_are_two_parts(defense: Search, threat: Threat) -> None:
+    """`loss_at` at the points of `find` has the gradient of the whole, at each call."""
+    x, y = small_batch()
+    model = small_network(dropout=0).eval()
+    whole = gradients(defense, model, threat)
+    found = defense.find(model, x, y, threat, generator())
+    for _ in range(2):
+        model.zero_grad()
+        torch.stack([term.loss for term in defense.loss_at(model, x, y, found)]).sum(0).mean().backward()
+        for parameter, expected in zip(model.parameters(), whole, strict=True):
+            torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 0.5}, {"temperature": 0.5, "noise": 0, "sigma": 0.1}])
+def test_atents_older_noise_is_refused_with_a_temperature(fields: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"temperature 0.5 and (noise 0.001|sigma 0.1) both"):
+        Atent(project="never", **fields)  # type: ignore[arg-type]
 
 
 @defenses
@@ -91,6 +136,7 @@ BATCHNORM_MOVES = {
     "gaussian": 1,
     "smooth-adv": 1,
     "trades-smooth": 2,
+    "n-fgsm": 1,
 }
 
 

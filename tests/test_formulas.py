@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.defenses import DEFENSES, Defense, Fast, Mart, Mma, PgdAt, Standard, Term, Trades
+from atent.defenses import DEFENSES, Defense, Fast, Mart, Mma, NFgsm, PgdAt, Standard, Term, Trades
 from atent.losses import boosted_cross_entropy, divergence, soft_margin
 from atent.methods import Start
 from atent.threat import Threat
@@ -82,6 +82,23 @@ def test_the_point_trained_at_ascends_cross_entropy(defense: Defense, step: floa
         loss = partial(cross_entropy_of, model, label)
         expected = ascended(loss, x[one], start[one], threat, step * threat.eps, steps)
         torch.testing.assert_close(found[-1].x_adv[one], expected, rtol=0, atol=1e-9)
+
+
+@threats
+def test_n_fgsm_steps_one_radius_from_a_start_in_two(threat: Threat) -> None:
+    """de Jorge et al. 2022, Algorithm 1: no projection; a step of eps along the sign (l2: the unit gradient)."""
+    model, x, y, found = terms(NFgsm(), threat)
+    start = Threat(threat.norm, 2 * threat.eps).sample(x, generator())
+    expected = []
+    for k, label in enumerate(y):
+        point = start[k : k + 1].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(cross_entropy_of(model, label, point), point)
+        unit = slope.sign() if threat.norm == "linf" else slope / (slope**2).sum().sqrt()
+        expected.append((point + threat.eps * unit).clamp(0, 1).detach())
+    torch.testing.assert_close(found[0].x_adv, torch.cat(expected), rtol=0, atol=1e-9)
+    assert (threat.size(found[0].x_adv - x) > threat.eps).any()
+    at_point = probabilities(model, found[0].x_adv)
+    assert_losses(found, [-math.log(p[label]) for p, label in zip(at_point, y, strict=True)])
 
 
 @pytest.mark.parametrize(("start", "between"), [("uniform", 0.0), ("unboxed", 3 / 16)])

@@ -1,4 +1,4 @@
-"""What ATENT minimizes (docs/atent.md, *The principle*), by quadrature on one pixel; and where its loss comes from."""
+"""What ATENT minimizes (docs/atent.md, *The principle*), by quadrature; and where its loss comes from."""
 
 import math
 from collections.abc import Callable
@@ -69,6 +69,61 @@ def test_the_free_energy_goes_from_gaussian_noise_to_the_worst_penalized_point()
     assert gibbs_mean(slope(GRID), 1e4) == pytest.approx(float(slope(worst)), rel=1e-3)
 
 
+class TwoPixels:
+    """The same statements for two pixels and a loss that does not separate: softplus(-w_1 tanh(x_1 x_2) - w_2 x_2)."""
+
+    axis = torch.linspace(-9, 9, 361, dtype=torch.float64)
+    one, two = torch.meshgrid(axis, axis, indexing="ij")
+    features = torch.stack([(one * two).tanh(), two])
+    penalty = ((one - 0.4) ** 2 + (two + 0.2) ** 2) / 2
+    w = torch.tensor([1.5, 0.7], dtype=torch.float64)
+
+    @classmethod
+    def loss(cls, w: Tensor) -> Tensor:
+        return nn.functional.softplus(-torch.tensordot(w, cls.features, 1))
+
+    @classmethod
+    def mean(cls, values: Tensor, b: float, w: Tensor, pull: float = 1.0) -> Tensor:
+        """The mean of values of shape (..., grid) over the Gibbs law."""
+        law = (b * (cls.loss(w) - pull * cls.penalty)).flatten().softmax(0)
+        return values.flatten(-2) @ law
+
+    @classmethod
+    def slope(cls) -> Tensor:
+        """The gradient of `loss` by w, in closed form."""
+        return -cls.features * torch.sigmoid(-torch.tensordot(cls.w, cls.features, 1))
+
+    @classmethod
+    def by_w(cls, function: Callable[[Tensor], Tensor], step: float = 1e-5) -> Tensor:
+        sides = [function(cls.w + step * unit) - function(cls.w - step * unit) for unit in torch.eye(2).double()]
+        return torch.stack(sides) / (2 * step)
+
+
+@pytest.mark.parametrize("b", [0.2, 1.0, 10.0])
+def test_in_two_dimensions_too(b: float) -> None:
+    plane = TwoPixels
+
+    def free_energy(w: Tensor) -> Tensor:
+        return (b * (plane.loss(w) - plane.penalty)).flatten().logsumexp(0) / b
+
+    slope, loss = plane.slope(), plane.loss(plane.w)
+    of_law = plane.mean(slope, b, plane.w)
+    torch.testing.assert_close(of_law, plane.by_w(free_energy), rtol=1e-6, atol=1e-9)
+    covariance = plane.mean(slope * loss, b, plane.w) - of_law * plane.mean(loss, b, plane.w)
+    data_entropy = plane.by_w(lambda w: plane.mean(plane.loss(w), b, w))
+    torch.testing.assert_close(of_law + b * covariance, data_entropy, rtol=1e-6, atol=1e-9)
+
+
+def test_both_limits_of_the_dial_in_two_dimensions() -> None:
+    plane, sigma, b = TwoPixels, 0.5, 1e-4
+    slope = plane.slope()
+    normal = (-plane.penalty / sigma**2).flatten().softmax(0)
+    noisy = plane.mean(slope, b, plane.w, pull=1 / (b * sigma**2))
+    torch.testing.assert_close(noisy, slope.flatten(1) @ normal, rtol=1e-3, atol=0)
+    worst = slope.flatten(1)[:, (plane.loss(plane.w) - plane.penalty).argmax()]
+    torch.testing.assert_close(plane.mean(slope, 1e5, plane.w), worst, rtol=1e-3, atol=0)
+
+
 class OnePixel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +138,7 @@ def test_the_weight_gradient_of_atent_at_temperature_1_over_b_is_that_of_the_fre
     """The last samples alone, raw drift, never projected: their plain mean."""
     model, count = OnePixel(), 40_000
     defense = Atent(
-        steps=150, step=0.04, noise=b**-0.5, pull=PULL, share=1.0, start="center", direction="raw", project="never"
+        steps=150, step=0.04, temperature=1 / b, noise=0, pull=PULL, start="center", direction="raw", project="never"
     )
     threat, x = Threat("l2", 1.0, UNBOXED), torch.full((count, 1), X)
     for term in defense(model, x, torch.zeros(count, dtype=torch.long), threat, generator()):

@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from atent.attacks import Pgd
-from atent.defenses import Atent, PgdAt
+from atent.defenses import Atent, PgdAt, Trades
 from atent.errors import UserError
+from atent.methods import parse_setting
 from atent.models import Shape, Standardized
 from atent.models.build import build_model
 from atent.optim.optimizers import Adam, Sgd
-from atent.recipe import RECIPES, RENAMED, load_recipe, parse_setting, recipe_names
+from atent.recipe import RECIPES, RENAMED, load_recipe, parse_recipe, recipe_names
 from atent.training.fit import make_model
 from toys import generator, small_batch, small_network, stand_in
 
@@ -25,6 +26,10 @@ TABLES = {  # of the paper: every row, and what fine-tuning starts from
     "cifar10": ["standard"],
     "mnist-smooth": ["gaussian", "adv", "atent", "trades"],
     "cifar10-smooth": ["gaussian", "adv", "atent", "trades"],
+}
+NEW = {"temperature", "start_scale"}  # fields of every search; each had some of the others
+ADDED = {"atent": set[str](), "fast": {"steps", "step", "direction", "pull", "project"}} | {
+    name: {"direction", "pull", "project", "mode"} for name in ("trades", "mart", "trades-smooth")
 }
 PROMISED = {f"{table}-{row}" for table, rows in TABLES.items() for row in rows}
 
@@ -66,6 +71,21 @@ def test_defaults_are_written_out_and_make_the_same_methods_again() -> None:
     )
     assert recipe.methods.monitor == Pgd(steps=40, step=0.25)
     assert type(recipe).model_validate_json(recipe.model_dump_json()) == recipe
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_run_from_before_the_shared_search_can_be_resumed(name: str, tmp_path: Path) -> None:
+    """Its recipe.json has none of the fields that every search has now."""
+    recipe = load_recipe(name)
+    older = recipe.model_dump(mode="json")
+    added = NEW | ADDED.get(recipe.defense["name"], {"direction", "pull", "project"})
+    older["defense"] = {key: value for key, value in older["defense"].items() if key not in added}
+    recipe.check_same(parse_recipe(older, "recipe.json"), tmp_path)
+
+
+def test_two_words_make_trades_on_a_noisy_chain() -> None:
+    recipe = load_recipe("demo", {"defense": "trades", "defense.temperature": 0.5})
+    assert recipe.methods.defense == Trades(temperature=0.5)
 
 
 def test_overrides_reach_every_level() -> None:

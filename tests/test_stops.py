@@ -35,6 +35,7 @@ SGD: dict[str, object] = {"optimizer__name": "sgd", "optimizer__lr": 0.01}
 ENTROPY: dict[str, object] = {"optimizer__name": "entropy-sgd", "optimizer__steps": 2, "optimizer__growth": 0.1}
 DEMO: dict[str, object] = {"model": "small-cnn"}  # its chain, its network and an average of the weights
 ADAM: dict[str, object] = {"optimizer__name": "adam"}
+AXES: dict[str, object] = {"defense__name": "trades", "defense__temperature": 0.5, "awp": 0.01, "awp_start": 0.5}
 MMA: dict[str, object] = {"defense__name": "mma", "defense__steps": 1}
 SEVERAL = [{"name": "pgd", "steps": 2}, {"name": "square", "queries": 5}]
 CASCADE: dict[str, object] = {"monitor": {"name": "cascade", "attacks": SEVERAL}}
@@ -58,6 +59,7 @@ def small(**changes: object) -> Recipe:
         (ADAM, 6),
         (ENTROPY, 6),
         (MMA, 6),
+        ({**AXES, "gibbs": 1.0}, 4),
         (DEMO, 6),
         (CASCADE, 6),
     ],
@@ -71,12 +73,12 @@ def test_an_interrupted_run_resumes_bit_for_bit(
     whole = fit(recipe, tmp_path / "whole", how=QUIET)
     step, steps = train_step, 0
 
-    def interrupting_step(*arguments: Any) -> Any:
+    def interrupting_step(*arguments: Any, **added: Any) -> Any:
         nonlocal steps
         steps += 1
         if steps == stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
-        return step(*arguments)
+        return step(*arguments, **added)
 
     monkeypatch.setattr("atent.training.fit.train_step", interrupting_step)
     with pytest.raises(Interrupted) as caught:
@@ -204,7 +206,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(
     fit(small(epochs=2), tmp_path / "good", how=QUIET)
     step, steps = train_step, 0
 
-    def spoiled(model: Any, optimizer: Any, defense: Any, *rest: Any) -> Any:
+    def spoiled(model: Any, optimizer: Any, defense: Any, *rest: Any, **added: Any) -> Any:
         nonlocal steps
         steps += 1
         factor = math.nan if steps == 6 else 1.0
@@ -213,7 +215,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_state(
             for term in defense(model, x, y, threat, generator):
                 yield term._replace(loss=factor * term.loss)
 
-        return step(model, optimizer, spoil, *rest)
+        return step(model, optimizer, spoil, *rest, **added)
 
     monkeypatch.setattr("atent.training.fit.train_step", spoiled)
     with pytest.raises(UserError, match=r"epoch 2, batch 1 is not finite.*last\.safetensors"):

@@ -22,7 +22,9 @@ from atent.defenses import Defense as Defense
 from atent.defenses import Fast as Fast
 from atent.defenses import Mart as Mart
 from atent.defenses import Mma as Mma
+from atent.defenses import NFgsm as NFgsm
 from atent.defenses import PgdAt as PgdAt
+from atent.defenses import Search as Search
 from atent.defenses import Standard as Standard
 from atent.defenses import Term as Term
 from atent.defenses import Trades as Trades

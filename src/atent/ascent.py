@@ -7,7 +7,7 @@ another method.
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import TypeVar, get_args
+from typing import TypedDict, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -23,6 +23,20 @@ Points = Generator[Tensor, Tensor | None, None]
 Radius = TypeVar("Radius", float, float | Tensor)
 
 
+class Chain(TypedDict, total=False):
+    """The optional settings of `ascend`."""
+
+    step: float | None
+    reach: float
+    start: Start
+    start_scale: float
+    noise: float
+    temperature: float
+    pull: Pull
+    direction: Direction
+    project: Projection
+
+
 def ascend(
     objective: Objective,
     x: Tensor,
@@ -32,7 +46,9 @@ def ascend(
     step: float | None = None,
     reach: float = 2.5,
     start: Start = "uniform",
+    start_scale: float = 1.0,
     noise: float = 0.0,
+    temperature: float = 0.0,
     pull: Pull = 0.0,
     direction: Direction = "steepest",
     project: Projection = "every",
@@ -42,7 +58,9 @@ def ascend(
 
         x'_{k+1} = clamp(x'_k + step (d(g_k) + pull (x - x'_k)) + sqrt(2 step) noise N(0, I)),   g_k = grad objective
 
-    d is the threat's steepest direction, or the raw gradient. Without a `step`, step = reach * eps / steps.
+    d is the threat's steepest direction, or the raw gradient. Without a `step`, step = reach * eps / steps. The start
+    is drawn in a ball of `start_scale` radii. Instead of `noise`, a `temperature` sets the deviation of the normal
+    noise (see `noise_std`): compared with the step, or with the raw gradient that of the Gibbs law.
     The clamp is to the pixel box; the total displacement x' - x is projected to the ball at the last step, at every
     step, or never. Points of a chain that is not projected may leave the ball; an eps of 0 yields x.
 
@@ -60,8 +78,9 @@ def ascend(
             raise unknown(name, value, get_args(allowed))
     threat = check_images(x, threat)
     size = step_size(threat.radius, steps, step, reach)
+    spread = noise_std(threat, size, x[0].numel(), noise, temperature, direction)
     pulled = solved_pull(pull, threat, steps, step, reach)
-    point = threat.sample(x, generator, start)
+    point = threat.scaled(start_scale).sample(x, generator, start)
     for k in range(1, steps + 1):
         if threat.eps > 0:
             gradient = input_gradient(objective, point) if point.grad is None else point.grad
@@ -69,8 +88,8 @@ def ascend(
             previous, point = point.detach(), point.detach() + size * move
             if pulled:
                 point += (size * pulled) * (x - previous)
-            if noise:
-                point += ((2 * size) ** 0.5 * noise) * normal_like(x, generator)
+            if noise or temperature:
+                point += spread * normal_like(x, generator)
             inside = project == "every" or (project == "last" and k == steps)
             point = threat.project(point, x) if inside else threat.clamp(point)
         keep = yield point
@@ -105,6 +124,24 @@ def keep_own_gradient(point: Tensor, loss: Tensor) -> None:
 def step_size(radius: Radius, steps: int, step: float | None, reach: float) -> Radius | float:
     """The given step, or the one with which `steps` steps have a total length of `reach` radii."""
     return reach * radius / steps if step is None else step
+
+
+def noise_std(
+    threat: Threat, step: Radius | float, dimension: int, noise: float, temperature: float, direction: Direction
+) -> Radius | float:
+    """The standard deviation of the noise that a step adds to a pixel, of its `noise` or its `temperature` T:
+
+    noise: sqrt(2 step) noise. T, steepest: T step in linf, T step / sqrt(d) in l2, so that the noise is about T times
+    as long as the step. T, raw: sqrt(2 step T), with which the chain samples exp((L - pull/2 |x' - x|^2) / T).
+    """
+    if noise and temperature:
+        raise UserError(f"noise {noise:g} and temperature {temperature:g}; allowed: one of them, the other 0")
+    std: Radius | float = (2 * step) ** 0.5 * noise
+    if temperature and direction == "raw":
+        std = (2 * step * temperature) ** 0.5
+    elif temperature:
+        std = temperature * step / (1.0 if threat.norm == "linf" else math.sqrt(dimension))
+    return std
 
 
 def radius_after(pull: float, steps: int, step: float) -> float:

@@ -1,5 +1,6 @@
 """Losses: one number per example, shape (n,). The caller reduces them where it needs a scalar."""
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -16,6 +17,14 @@ LossName = Literal["cross-entropy", "margin", "dlr"]
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """-log softmax(logits)[y]."""
     return functional.cross_entropy(logits, y, reduction="none")
+
+
+def soft_maximum(losses: Tensor, scale: float) -> Tensor:
+    """scale log mean exp(losses / scale) over the examples: their mean as scale -> infinity, their maximum as it -> 0.
+
+    Its gradient weighs the examples by softmax(losses / scale), the Gibbs law over them.
+    """
+    return scale * ((losses / scale).logsumexp(0) - math.log(len(losses)))
 
 
 def margin(logits: Tensor, y: Tensor) -> Tensor:

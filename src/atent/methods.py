@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import inspect
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
@@ -195,3 +196,14 @@ def explain(error: ValidationError, where: str) -> str:
     if isinstance(first["input"], dict) or not field:  # the error is about a whole table
         return f"{where}: {message}"
     return f"{where}: {field} = {first['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`defense.steps=5` as a key and a TOML value; a value that is not TOML is a string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set {text!r}; allowed: key=value such as epochs=2 or defense.steps=5")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from atent.attacks import Attack, Pgd, make_attack
 from atent.data.images import Augmentation
-from atent.defenses import DEFENSES, Defense
+from atent.defenses import DEFENSES, Defense, in_two_parts
 from atent.errors import UserError, unknown
 from atent.methods import (
     Choice,
@@ -76,6 +76,9 @@ class Recipe(BaseModel):
     reset: tuple[str, ...] = ()
     freeze: tuple[str, ...] = ()
     averaging: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    awp: Scale = 0.0
+    awp_start: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    gibbs: Scale = 0.0
     defense: dict[str, Any]
     optimizer: dict[str, Any] = {}
     schedule: Schedule = Schedule()
@@ -132,6 +135,8 @@ class Recipe(BaseModel):
             raise UserError(f"patience = {self.patience} needs held-out images, but validation = 0")
         if "smooth-pgd" in names_in(self.monitor) and self.smooth == 0:
             raise UserError("monitor smooth-pgd needs a smoothed network; set smooth, the noise's standard deviation")
+        if self.awp and "defense" in self._made:
+            in_two_parts(self._made["defense"])
         if self.reset and self.weights is None:
             raise UserError(f"reset = {list(self.reset)} needs weights to start from; --weights FILE names them")
         return self
@@ -220,17 +225,6 @@ def recipe_of(run: Run) -> Recipe:
 
 def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """`defense.steps=5` as a key and a TOML value; a value that is not TOML is a string."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise UserError(f"--set {text!r}; allowed: key=value such as epochs=2 or defense.steps=5")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
 
 
 def _method_name(key: str, value: Any) -> str:

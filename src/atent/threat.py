@@ -193,6 +193,9 @@ class OwnRadii(Threat):
     def radius(self) -> Tensor:
         return self.radii
 
+    def scaled(self, factor: float) -> "OwnRadii":
+        return self._changed(eps=self.eps * factor, radii=self.radii * factor)
+
 
 def over_pixels(values: Tensor, x: Tensor) -> Tensor:
     """One value per example, shaped to broadcast over its pixels."""

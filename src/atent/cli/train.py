@@ -50,8 +50,9 @@ def train(
     """
     from atent.attacks.protocols import title_of
     from atent.machine import pick_device, prepare
+    from atent.methods import parse_setting
     from atent.models import is_users
-    from atent.recipe import load_recipe, parse_setting
+    from atent.recipe import load_recipe
     from atent.training.fit import fit
     from atent.training.options import TrainingOptions
 

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 from atent.defenses.atent import Atent
-from atent.defenses.fast import Fast
+from atent.defenses.fast import Fast, NFgsm
 from atent.defenses.gaussian import Gaussian
 from atent.defenses.mart import Mart
 from atent.defenses.mma import Mma
 from atent.defenses.pgd_at import PgdAt
-from atent.defenses.protocols import Defense, Remembering, Term, terms
+from atent.defenses.protocols import Defense, Remembering, Term, TwoParts, in_two_parts, terms
+from atent.defenses.search import Search
 from atent.defenses.smooth_adv import SmoothAdv
 from atent.defenses.standard import Standard
 from atent.defenses.trades import Trades
@@ -18,6 +19,7 @@ from atent.defenses.worst_point import worst_point
 DEFENSES: dict[str, Callable[..., Defense]] = {
     "standard": Standard,
     "fast": Fast,
+    "n-fgsm": NFgsm,
     "pgd-at": PgdAt,
     "trades": Trades,
     "mart": Mart,
@@ -36,13 +38,17 @@ __all__ = [
     "Gaussian",
     "Mart",
     "Mma",
+    "NFgsm",
     "PgdAt",
     "Remembering",
+    "Search",
     "SmoothAdv",
     "Standard",
     "Term",
     "Trades",
     "TradesSmooth",
+    "TwoParts",
+    "in_two_parts",
     "terms",
     "worst_point",
 ]

@@ -1,20 +1,23 @@
 """ATENT: adversarial training with entropy."""
 
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import KW_ONLY
 
+import torch
 from torch import Generator, Tensor, nn
 
-from atent.ascent import ascend, keep_own_gradient, noise_for, solved_pull, step_size
+from atent.ascent import Chain, ascend, keep_own_gradient, noise_for, solved_pull, step_size
 from atent.defenses.protocols import Term, Terms
+from atent.defenses.search import Search
 from atent.inputs import checked
 from atent.losses import cross_entropy
-from atent.methods import Count, Direction, Fraction, Mode, Projection, Pull, Scale, Size, Start, Tolerance, method
+from atent.methods import Fraction, Scale, Size, Tolerance, method
 from atent.network import borrowed
 from atent.threat import Threat
 
 
 @method
-class Atent:
+class Atent(Search):
     """Cross-entropy averaged over a Langevin chain that favours high loss near x.
 
         loss = sum_k share (1 - share)^(K-k) CE(f(x'_k), y)                                    (mu of Algorithms 1, 2)
@@ -40,16 +43,10 @@ class Atent:
     points may leave the pixel box (the paper's sigma is the standard deviation of a single step).
     """
 
-    steps: Count = 10
-    step: Size | None = None
+    _: KW_ONLY
     reach: Size = 2.0
     noise: Scale = 1e-3
-    pull: Pull = 0.0
     share: Fraction = 1.0
-    start: Start = "uniform"
-    direction: Direction = "steepest"
-    project: Projection = "every"
-    mode: Mode = "eval"
     tolerance: Tolerance = 1e-3
     sigma: Scale = 0.0
 
@@ -60,36 +57,22 @@ class Atent:
             raise ValueError(
                 f"tolerance {self.tolerance:g} leaves no sample of share {self.share:g}; it must be smaller"
             )
-
-    def check_threat(self, threat: Threat) -> None:
-        """Refuse a threat for which `pull="auto"` has no solution."""
-        solved_pull(self.pull, threat, self.steps, self.step, self.reach)
+        for name in ("noise", "sigma"):
+            if self.temperature and (value := getattr(self, name)):
+                raise ValueError(
+                    f"temperature {self.temperature:g} and {name} {value:g} both set the noise; {name} must be 0"
+                )
 
     def shares(self) -> list[float]:
         """The weights of x'_1 .. x'_K in the moving average mu <- (1 - share) mu + share mu_k."""
         return [self.share * (1 - self.share) ** (self.steps - k) for k in range(1, self.steps + 1)]
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
+        """As `loss_at` at the points of `find`; one pass serves the loss at x'_k and the next step of the chain."""
         with checked(model, x, y, threat) as threat:
-            training = self.mode == "train"
-            pull, noise = self.pull, self.noise
-            if self.sigma:
-                size = step_size(threat.eps, self.steps, self.step, self.reach)
-                pull = solved_pull(pull, threat, self.steps, self.step, self.reach)
-                threat, noise = threat.unboxed(), noise_for(self.sigma, pull, self.steps, size)
-
-            def objective(point: Tensor) -> Tensor:
-                with borrowed(model, training):
-                    return cross_entropy(model(point), y)
-
-            search = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
-            langevin = partial(search, noise=noise, pull=pull, direction=self.direction, project=self.project)
-            chain = langevin(objective, x, threat, generator=generator)
-            # If both use the same network mode, one pass serves the loss at x'_k and the next step of the chain.
-            same_network = model.training == training and threat.eps > 0
-            for k, (share, point) in enumerate(zip(self.shares(), chain, strict=True), start=1):
-                if share <= self.tolerance:
-                    continue
+            # Only if both use the same network mode.
+            same_network = model.training == (self.mode == "train") and threat.eps > 0
+            for k, share, point in self._samples(model, x, y, threat, generator):
                 shared = same_network and k < self.steps
                 point.requires_grad_(shared)
                 logits = model(point)
@@ -97,3 +80,32 @@ class Atent:
                 if shared:
                     keep_own_gradient(point, loss)
                 yield Term(share * loss, logits, point.detach())
+
+    def find(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: Generator) -> Tensor:
+        return torch.stack([point for _, _, point in self._samples(model, x, y, threat, generator)])
+
+    def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Terms:  # noqa: ARG002
+        shares = [share for share in self.shares() if share > self.tolerance]
+        for share, point in zip(shares, found, strict=True):
+            logits = model(point)
+            yield Term(share * cross_entropy(logits, y), logits, point)
+
+    def _samples(
+        self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: Generator
+    ) -> Iterator[tuple[int, float, Tensor]]:
+        """k, share and point of each sample that is trained on."""
+        settings: Chain = {"noise": self.noise, **self.chain()}
+        if self.sigma:
+            size = step_size(threat.eps, self.steps, self.step, self.reach)
+            pull = solved_pull(self.pull, threat, self.steps, self.step, self.reach)
+            settings |= {"pull": pull, "noise": noise_for(self.sigma, pull, self.steps, size)}
+            threat = threat.unboxed()
+
+        def objective(point: Tensor) -> Tensor:
+            with borrowed(model, self.mode == "train"):
+                return cross_entropy(model(point), y)
+
+        points = ascend(objective, x, threat, steps=self.steps, generator=generator, **settings)
+        for k, (share, point) in enumerate(zip(self.shares(), points, strict=True), start=1):
+            if share > self.tolerance:
+                yield k, share, point

@@ -1,19 +1,17 @@
 """MART: adversarial training with more weight on misclassified examples."""
 
-from functools import partial
+from dataclasses import KW_ONLY
 
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from atent.defenses.protocols import Term, Terms
-from atent.defenses.worst_point import worst_point
-from atent.inputs import checked
+from atent.defenses.search import Search
 from atent.losses import boosted_cross_entropy, cross_entropy, divergence
-from atent.methods import Count, Scale, Size, Start, method
-from atent.threat import Threat
+from atent.methods import Scale, Size, Start, method
 
 
 @method
-class Mart:
+class Mart(Search):
     """MART: boosted cross-entropy at the worst point, and a KL term with most weight on misclassified x.
 
         loss = BCE(f(x'), y) + beta (1 - p_y(x)) KL(p(x) || p(x')),   x' by PGD on the cross-entropy, in eval mode
@@ -24,16 +22,12 @@ class Mart:
     """
 
     beta: Scale = 5.0
-    steps: Count = 10
-    step: Size | None = None
+    _: KW_ONLY
     reach: Size = 2.0
     start: Start = "near"
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
-        with checked(model, x, y, threat) as threat:
-            search = partial(worst_point, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
-            x_adv = search(model, x, y, threat, generator)
-            clean, adversarial = model(x), model(x_adv)
-            unsure = 1 - (-cross_entropy(clean, y)).exp()
-            loss = boosted_cross_entropy(adversarial, y) + self.beta * unsure * divergence(adversarial, of=clean)
-            yield Term(loss, adversarial, x_adv)
+    def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Terms:
+        clean, adversarial = model(x), model(found)
+        unsure = 1 - (-cross_entropy(clean, y)).exp()
+        loss = boosted_cross_entropy(adversarial, y) + self.beta * unsure * divergence(adversarial, of=clean)
+        yield Term(loss, adversarial, found)

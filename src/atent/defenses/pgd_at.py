@@ -1,19 +1,15 @@
 """Adversarial training on the last point of PGD."""
 
-from functools import partial
-
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from atent.defenses.protocols import Term, Terms
-from atent.defenses.worst_point import worst_point
-from atent.inputs import checked
+from atent.defenses.search import Search
 from atent.losses import cross_entropy
-from atent.methods import Count, Mode, Size, Start, method
-from atent.threat import Threat
+from atent.methods import method
 
 
 @method
-class PgdAt:
+class PgdAt(Search):
     """PGD adversarial training: cross-entropy at the worst point that PGD finds.
 
         loss = CE(f(x'_K), y),   x'_{k+1} = P(x'_k + step d(grad CE))
@@ -22,15 +18,6 @@ class PgdAt:
     network is in eval mode during the search (theirs: `mode="train"`).
     """
 
-    steps: Count = 10
-    step: Size | None = None
-    reach: Size = 2.5
-    start: Start = "uniform"
-    mode: Mode = "eval"
-
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
-        with checked(model, x, y, threat) as threat:
-            search = partial(worst_point, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
-            x_adv = search(model, x, y, threat, generator, mode=self.mode)
-            logits = model(x_adv)
-            yield Term(cross_entropy(logits, y), logits, x_adv)
+    def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Terms:  # noqa: ARG002
+        logits = model(found)
+        yield Term(cross_entropy(logits, y), logits, found)

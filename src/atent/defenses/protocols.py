@@ -49,12 +49,32 @@ class Remembering(Protocol):
         ...
 
 
+@runtime_checkable
+class TwoParts(Protocol):
+    """A defense whose loss can be evaluated again, with other weights, at the points that its search found."""
+
+    def find(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor: ...
+
+    def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Terms: ...
+
+
+def in_two_parts(defense: Defense) -> TwoParts:
+    """The defense, if AWP can use it."""
+    if not isinstance(defense, TwoParts):
+        raise UserError(f"awp needs a defense with the methods find and loss_at; {_name(defense)} has none")
+    return defense
+
+
 def terms(
     defense: Defense, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator
 ) -> Terms:
-    """The terms that the defense yields, each checked; anything but a term of this batch is an error."""
+    """The terms that the defense yields, each checked."""
+    return checked_terms(defense(model, x, y, threat, generator), defense, x)
+
+
+def checked_terms(found: Terms, defense: object, x: Tensor) -> Terms:
+    """The terms of this defense, each checked; anything but a term of this batch is an error."""
     name = _name(defense)
-    found = defense(model, x, y, threat, generator)
     if isinstance(found, Tensor | Term) or not isinstance(found, Iterable):
         raise UserError(f"{name} returned {_kind(found)}; expected: it yields Term(loss, logits, x_adv)")
     none = True
@@ -83,7 +103,7 @@ def _check(term: Term, x: Tensor, name: str) -> None:
         raise UserError(f"{name} yielded a Term whose loss has no gradient; expected: one of the network's output")
 
 
-def _name(defense: Defense) -> str:
+def _name(defense: object) -> str:
     defense = defense.func if isinstance(defense, partial) else defense  # with its memory bound
     return f"the defense {getattr(defense, '__name__', type(defense).__name__)}"
 

@@ -1,20 +1,20 @@
 """Adversarial training of a smoothed network."""
 
-from functools import partial
+from dataclasses import KW_ONLY
 
+import torch
 from torch import Generator, Tensor, nn
 
 from atent.defenses.protocols import Term, Terms
-from atent.defenses.worst_point import worst_point
-from atent.inputs import checked
+from atent.defenses.search import Search
 from atent.losses import cross_entropy
-from atent.methods import Count, Mode, Size, Start, method
+from atent.methods import Count, Size, Start, method
 from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
 from atent.threat import Threat
 
 
 @method
-class SmoothAdv:
+class SmoothAdv(Search):
     """SmoothAdv: cross-entropy at noisy copies of the point where PGD on the smoothed loss ends.
 
         x' = PGD on -log( (1/m) sum_i softmax(f(x' + d_i))_y ),   loss = (1/m) sum_i CE(f(x' + d_i), y)
@@ -25,24 +25,25 @@ class SmoothAdv:
 
     sigma: Size = 0.25
     draws: Count = 2
+    _: KW_ONLY
     steps: Count = 4
-    step: Size | None = None
     reach: Size = 2.0
     start: Start = "center"
-    mode: Mode = "eval"
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
-        with checked(model, x, y, threat) as threat:
-            noise = normal_noise(x, self.draws, self.sigma, generator)
+    def find(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: Generator) -> Tensor:
+        noise = normal_noise(x, self.draws, self.sigma, generator)
 
-            def smoothed_loss(logits: Tensor, y: Tensor) -> Tensor:
-                return cross_entropy(log_mean(logits, self.draws), y)
+        def smoothed_loss(logits: Tensor, y: Tensor) -> Tensor:
+            return cross_entropy(log_mean(logits, self.draws), y)
 
-            def noisy(point: Tensor) -> Tensor:
-                return noisy_copies(point, noise)
+        def noisy(point: Tensor) -> Tensor:
+            return noisy_copies(point, noise)
 
-            search = partial(worst_point, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
-            x_adv = search(model, x, y, threat, generator, loss=smoothed_loss, mode=self.mode, seen=noisy)
-            logits = model(noisy_copies(x_adv, noise))
-            losses = cross_entropy(logits, y.repeat(self.draws)).unflatten(0, (self.draws, -1))
-            yield Term(losses.mean(0), log_mean(logits, self.draws), x_adv)
+        x_adv = self.climb(model, x, y, threat, generator, loss=smoothed_loss, seen=noisy)
+        return torch.stack([x_adv, *noise])
+
+    def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Terms:  # noqa: ARG002
+        x_adv, noise = found[0], found[1:]
+        logits = model(noisy_copies(x_adv, noise))
+        losses = cross_entropy(logits, y.repeat(self.draws)).unflatten(0, (self.draws, -1))
+        yield Term(losses.mean(0), log_mean(logits, self.draws), x_adv)

@@ -11,8 +11,7 @@ from atent.attacks import Attack, make_attack
 from atent.attacks.protocols import Selective, title_of
 from atent.errors import UserError, unknown
 from atent.evaluation.target import Target
-from atent.methods import written_out
-from atent.recipe import parse_setting
+from atent.methods import parse_setting, written_out
 from atent.threat import Threat
 
 Settings = dict[str, Any]

@@ -149,7 +149,8 @@ def _train_epoch(
         now = threat.scaled(recipe.schedule.eps_share(done))
         try:
             with with_memory(defense, state.memory, indices, how.device) as informed:
-                step = train_step(state.model, state.optimizer, informed, x, y, now, generator)
+                added = {"awp": recipe.awp if done >= recipe.awp_start else 0.0, "gibbs": recipe.gibbs}
+                step = train_step(state.model, state.optimizer, informed, x, y, now, generator, **added)
         except NotFiniteError:
             kept = f"{run.last} has the last good state" if run.last.exists() else "no checkpoint was saved yet"
             raise UserError(

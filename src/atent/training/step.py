@@ -9,9 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from atent.defenses import Defense, Remembering, terms
-from atent.losses import cross_entropy
+from atent.defenses import Defense, Remembering, in_two_parts
+from atent.defenses.protocols import Terms, checked_terms
+from atent.errors import UserError
+from atent.inputs import checked
+from atent.losses import cross_entropy, soft_maximum
 from atent.optim.optimizers import Drawing
+from atent.optim.weight_perturbation import perturbed, statistics_kept
 from atent.threat import Threat
 
 
@@ -52,12 +56,18 @@ def train_step(
     y: Tensor,
     threat: Threat | str,
     generator: torch.Generator,
+    *,
+    awp: float = 0.0,
+    gibbs: float = 0.0,
 ) -> Step:
     """One step on one batch; each loss term is back-propagated when it is yielded, so only one graph is alive.
 
     An optimizer may ask for several gradients (Entropy-SGD); the defense then searches again for each. The random
     numbers of the optimizer also come from the generator. If the loss or its gradient is not finite, `NotFiniteError`
     is raised and the weights stay unchanged.
+
+    With `awp` the gradient is taken at weights moved by that share of their size to raise the loss at the same points
+    (`perturbed`). With `gibbs` the examples of a batch are weighed by softmax(loss / gibbs) (`soft_maximum`).
     """
     threat = Threat.parse(threat)
     set_training(model)
@@ -65,15 +75,29 @@ def train_step(
         optimizer.generator = generator
     total, first, term = 0.0, None, None  # of the last gradient
 
-    def differentiate() -> float:
+    def back_propagate(found: Terms) -> None:
         nonlocal total, first, term
         optimizer.zero_grad()
         total, first = 0.0, None
-        for term in terms(defense, model, x, y, threat, generator):
-            loss = term.loss.mean()
+        for term in checked_terms(found, defense, x):
+            if gibbs and first is not None:
+                raise UserError(f"gibbs = {gibbs:g} weighs the examples of one loss term; the defense yields several")
+            loss = soft_maximum(term.loss, gibbs) if gibbs else term.loss.mean()
             loss.backward()
             total += float(loss.detach())
             first = term.logits.detach() if first is None else first
+
+    def differentiate() -> float:
+        if awp:
+            parts = in_two_parts(defense)
+            with checked(model, x, y, threat):
+                points = parts.find(model, x, y, threat, generator)
+            with statistics_kept(model):
+                back_propagate(parts.loss_at(model, x, y, points))
+            with perturbed(model, awp):
+                back_propagate(parts.loss_at(model, x, y, points))
+        else:
+            back_propagate(defense(model, x, y, threat, generator))
         norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
         if not (math.isfinite(total) and torch.stack(norms).isfinite().all()):
             raise NotFiniteError
