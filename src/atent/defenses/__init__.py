@@ -8,8 +8,7 @@ from atent.defenses.gaussian import Gaussian
 from atent.defenses.mart import Mart
 from atent.defenses.mma import Mma
 from atent.defenses.pgd_at import PgdAt
-from atent.defenses.protocols import Defense, Remembering, Term, TwoParts, in_two_parts, terms
-from atent.defenses.search import Search
+from atent.defenses.protocols import Defense, Remembering, Search, Term, TwoParts, in_two_parts, terms
 from atent.defenses.smooth_adv import SmoothAdv
 from atent.defenses.standard import Standard
 from atent.defenses.trades import Trades

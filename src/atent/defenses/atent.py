@@ -7,8 +7,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from atent.ascent import Chain, ascend, keep_own_gradient, noise_for, solved_pull, step_size
-from atent.defenses.protocols import Term, Terms
-from atent.defenses.search import Search
+from atent.defenses.protocols import Search, Term, Terms
 from atent.inputs import checked
 from atent.losses import cross_entropy
 from atent.methods import Fraction, Scale, Size, Tolerance, method

@@ -4,8 +4,7 @@ from dataclasses import KW_ONLY
 
 from torch import Tensor, nn
 
-from atent.defenses.protocols import Term, Terms
-from atent.defenses.search import Search
+from atent.defenses.protocols import Search, Term, Terms
 from atent.losses import boosted_cross_entropy, cross_entropy, divergence
 from atent.methods import Scale, Size, Start, method
 

@@ -2,8 +2,7 @@
 
 from torch import Tensor, nn
 
-from atent.defenses.protocols import Term, Terms
-from atent.defenses.search import Search
+from atent.defenses.protocols import Search, Term, Terms
 from atent.losses import cross_entropy
 from atent.methods import method
 

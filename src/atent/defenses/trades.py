@@ -5,8 +5,7 @@ from dataclasses import KW_ONLY
 import torch
 from torch import Generator, Tensor, nn
 
-from atent.defenses.protocols import Term, Terms
-from atent.defenses.search import Search
+from atent.defenses.protocols import Search, Term, Terms
 from atent.losses import cross_entropy, divergence
 from atent.methods import Scale, Size, Start, method
 from atent.network import borrowed
