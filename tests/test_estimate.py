@@ -26,26 +26,8 @@ from atent.storage.row_file import RowFile
 from atent.storage.rows import ATTACK, Row
 from atent.storage.samples import SAMPLE
 from atent.threat import Threat
-from test_cli import atent
 from toys import small_batch, small_network, two_class_linear
 
-NETWORK = """
-import torch
-from torch import nn
-
-def trained():
-    from atent.data import load
-
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-    x, y = load("mnist-small", "train").batch(slice(1000))
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
-    for _ in range(10):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(network(x), y).backward()
-        optimizer.step()
-    return network
-"""
 THREAT = Threat("linf", 0.1)
 COUNT, WEAK, STRONG = 400, 0.02, 0.05
 # Distances to the boundary: 40 images within the weak attack's reach, 72 more within the strong one's.
@@ -249,60 +231,3 @@ def test_the_file_gives_the_estimate_again(tmp_path: Path) -> None:
     assert estimates(tmp_path / "run") == [found._replace(first_cost=None)]
     header = json.loads(next((tmp_path / "run" / "sample").glob("*.jsonl")).read_text().splitlines()[0])
     assert {"order", "seed", "confidence", "first", "attack"} <= set(header)
-
-
-@pytest.fixture
-def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a function that makes a network for mnist-small."""
-    (tmp_path / "grey_networks.py").write_text(NETWORK)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return "grey_networks:trained"
-
-
-COMMON = ["--data", "mnist-small", "--threat", "linf:0.02", "--threads", "1"]
-VERDICT = r"whole test set  (\d+\.\d\d) \[(\d+\.\d\d), (\d+\.\d\d)\]  \(2,000 \+ (\d+) images\)"
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        (["--attack", "square", "--set", "queries=3"], "square (queries 3)"),
-        (["--suite", "quick"], "quick"),
-    ],
-)
-def test_the_command_ends_with_a_verdict_and_show_repeats_it(
-    options: list[str], name: str, network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert atent("attack", network, *COMMON, *options, "--within", 8, "--out", tmp_path / "run") == 0
-    printed = capsys.readouterr().out
-    found = re.search(rf"{re.escape(name)}, linf:0.02, {VERDICT}", printed)
-    assert found, printed
-    low, high = float(found[2]), float(found[3])
-    assert low <= float(found[1]) <= high <= low + 16
-    assert atent("show", tmp_path / "run") == 0
-    assert found[0] in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--within", "0"], "within 0; allowed: points of accuracy above 0"),
-        (["--within", "nan"], "within nan; allowed"),
-        (["--claim", "100"], "claim 100; allowed: percent above 0 and below 100"),
-        (["--claim", "-5"], "claim -5; allowed"),
-        (["--within", "1", "--confidence", "1"], "confidence 1; allowed: above 0 and below 1"),
-        (["--within", "1", "--save-images"], "--save-images with --within or --claim"),
-        (["--confidence", ".9"], "--confidence 0.9 without --within and --claim"),
-        (["--claim", "9", "--examples", "20"], "--examples with --within or --claim"),
-        (["--within", "1", "--smooth", ".1"], "randomized or smoothed"),
-    ],
-)
-def test_mistakes_are_reported_in_one_line(
-    options: list[str], words: str, network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert atent("attack", network, *COMMON, *options, "--out", tmp_path / "run") == 2
-    printed = capsys.readouterr().err
-    assert words in printed
-    assert printed.count("\n") == 1
-    assert not (tmp_path / "run").exists()
