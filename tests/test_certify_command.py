@@ -19,7 +19,7 @@ from atent.smoothing.stopping import Smoothing
 from atent.storage.certificates import certified, curve, read_certified
 from atent.storage.row_file import RowFile
 from atent.threat import Threat
-from test_cli import atent
+from test_cli import assert_refused, atent
 from toys import small_network, stand_in
 
 NETWORKS = """
@@ -186,11 +186,6 @@ LINEAR = ["smooth_networks:linear", *COMMON]
     ],
 )
 def test_mistakes_get_one_clear_line(
-    arguments: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert atent("certify", *arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    assert all(word in captured.err for word in words), captured.err
-    assert not (tmp_path / "runs").exists()
+    assert_refused(capsys, words, "certify", *arguments)

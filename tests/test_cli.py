@@ -32,6 +32,16 @@ def atent(*arguments: object) -> int:
     return 0
 
 
+def assert_refused(capsys: pytest.CaptureFixture[str], words: list[str], *arguments: object) -> None:
+    """The command ends with exit code 2 and one line that has the words; nothing is written to `runs`."""
+    assert atent(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert all(word in captured.err for word in words), captured.err
+    assert not Path("runs").exists()
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a short training."""

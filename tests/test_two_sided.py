@@ -24,7 +24,7 @@ from atent.storage.brackets import Bracket, BracketRow, PointRow, brackets, read
 from atent.storage.certificates import Certified, CertifiedRow
 from atent.storage.row_format import Cost
 from test_certify_command import COMMON, LINEAR, networks, rows_of  # noqa: F401 (a fixture)
-from test_cli import atent
+from test_cli import assert_refused, atent
 from toys import generator, two_class_linear
 
 SIGMA, SIDE = 0.2, 4
@@ -256,11 +256,6 @@ SMOOTH = ["--sigma", ".5", "--n", "100"]
     ],
 )
 def test_mistakes_get_one_clear_line(
-    arguments: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert atent("certify", *arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    assert all(word in captured.err for word in words), captured.err
-    assert not (tmp_path / "runs").exists()
+    assert_refused(capsys, words, "certify", *arguments)
