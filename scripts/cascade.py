@@ -1,6 +1,7 @@
 """Which attacks earn their passes: each candidate on the images that PGD-40 nearly breaks, then the cheapest order.
 
 python scripts/cascade.py measure runs/demo --data-dir DATA
+python scripts/cascade.py measure runs/demo --data-dir DATA --only square
 python scripts/cascade.py measure trades-mnist-smallcnn.pt --called trades-authors --data-dir DATA
 python scripts/cascade.py table
 
@@ -51,6 +52,7 @@ CANDIDATES: list[dict[str, Any]] = [
     {"name": "apgd", "restarts": 5},
     {"name": "pgd", "steps": 40, "restarts": 5},
     {"name": "square", "queries": 2500},
+    {"name": "square", "patience": 5.0},
 ]
 Row = dict[str, Any]
 
@@ -87,7 +89,7 @@ def measure(given: argparse.Namespace) -> None:
     name = given.called or Path(given.network).stem
     known = {row["attack"] for row in rows() if row["network"] == name}
     index = torch.arange(len(x))[predict(model, x) == y]
-    for settings in [FIRST, *CANDIDATES]:
+    for settings in [FIRST, *(one for one in CANDIDATES if given.only in (None, one["name"]))]:
         if settings != FIRST and title_of(make_attack(settings)) in known:
             continue
         margins, cost = attacked(settings, model, x[index], y[index], threat)
@@ -145,6 +147,7 @@ if __name__ == "__main__":
     one.add_argument("--data-dir", type=Path, required=True)
     one.add_argument("--images", type=int, default=300)
     one.add_argument("--hardest", type=int, default=300)
+    one.add_argument("--only", help="an attack's name: measure only candidates of that name")
     one.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     if given.command == "table":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import Square
-from atent.attacks.square import BLOCK, Bumps, Signs, draw, share, try_squares
+from atent.attacks.square import BLOCK, Bumps, Signs, draw, hopeless, share, try_squares
 from atent.errors import UserError
 from atent.losses import margin
 from atent.network import counted
@@ -173,3 +173,41 @@ def test_forward_passes_only_and_in_the_images_layout(threat: Threat) -> None:
 def test_what_is_no_image_is_refused() -> None:
     with pytest.raises(UserError, match=r"square: images of shape \(1, 4\); allowed: \(n, channels, height, width\)"):
         Square()(linear(torch.eye(4)), torch.eye(4)[:1], torch.tensor([0]), THREATS[0], generator())
+
+
+def test_an_image_is_given_up_if_it_gains_too_little_for_the_queries_that_are_left() -> None:
+    """At a quarter of the queries two doublings are left: with patience 3, six times the last gain must suffice."""
+    history = torch.full((20, 4), -9.0)
+    history[2], history[5] = torch.tensor([-9.0, -1.5, -0.2, -4.0]), torch.tensor([-3.5, -0.91, -0.2, -3.99])
+    assert hopeless(history, 5, 3).tolist() == [False, False, True, True]
+    assert hopeless(1000 * history, 5, 3).tolist() == [False, False, True, True]  # whatever the margin's unit
+    assert hopeless(history, 5, 300).tolist() == [False, False, True, False]
+
+
+def queries_used(model: nn.Module, x: Tensor, y: Tensor, threat: Threat, attack: Square) -> tuple[Tensor, int]:
+    with counted(model) as passes:
+        x_adv = attack(model, x, y, threat, generator())
+    return x_adv, passes.forward
+
+
+def test_what_no_query_changes_is_given_up_after_a_tenth_of_them() -> None:
+    model = linear(torch.zeros(2, 16), bias=torch.tensor([1.0, 0.0]))
+    x, y = torch.full((3, 1, 4, 4), 0.5), torch.zeros(3, dtype=torch.long)
+    _, used = queries_used(model, x, y, THREATS[0], Square(queries=200, patience=1))
+    _, whole = queries_used(model, x, y, THREATS[0], Square(queries=200))
+    assert whole - used == 3 * (200 - 20)
+
+
+@pytest.mark.parametrize("threat", [Threat("linf", 0.06), Threat("l2", 0.4)], ids=str)
+def test_patience_saves_queries_and_changes_no_point_that_breaks(threat: Threat) -> None:
+    model = network_of_colors(8)
+    x, y = batch_of_colors(model, 8)
+    (patient, used), (plain, whole) = (
+        queries_used(model, x, y, threat, Square(queries=400, patience=patience)) for patience in (2, 0)
+    )
+    with torch.no_grad():
+        broken, without = (model(found).argmax(1) != y for found in (patient, plain))
+    assert used < whole
+    assert 0 < broken.sum() < 6
+    assert (broken <= without).all()
+    assert torch.equal(patient[broken], plain[broken])

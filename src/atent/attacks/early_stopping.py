@@ -66,21 +66,23 @@ def climb(
     *,
     stop_early: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Search, and leave out each example at its first misclassified point; returns the points and the examples left.
+    """Search, and leave out each example at its first misclassified point, or where the search gives it up.
+
+    Returns the points, and the examples left.
 
     The pass that gives the gradient at a point also classifies it, so no pass is added. A misclassified point counts
     if it lies inside the threat; a search that projects every step never leaves it.
     """
     x_adv = x.clone()
     left = torch.arange(len(x), device=x.device)
-    objective = _Watched(model, loss, y, x, torch.zeros_like(y, dtype=torch.bool))
+    objective = Watched(model, loss, y, x, torch.zeros_like(y, dtype=torch.bool))
     points = search(objective, x)
     for step, point in enumerate(points, 1):
         if where is not None:
             detail(f"{where}step {step}, {len(left)} images left")
-        wrong, previous = objective.wrong, objective.point
-        if stop_early and wrong.any() and (broken := wrong & threat.contains(previous, x)).any():
-            x_adv[left[broken]], keep = previous[broken], ~broken
+        done, previous = objective.done, objective.point
+        if stop_early and done.any() and (leaving := done & threat.contains(previous, x)).any():
+            x_adv[left[leaving]], keep = previous[leaving], ~leaving
             left, x, objective.y = left[keep], x[keep], objective.y[keep]
             point = points.send(keep)
             if len(left) == 0:
@@ -90,19 +92,26 @@ def climb(
 
 
 @dataclass
-class _Watched:
-    """The objective loss(f(x'), y). It keeps the x' of its last call, and which examples were misclassified there."""
+class Watched:
+    """The objective loss(f(x'), y). It keeps the x' of its last call, and which examples need no further one.
+
+    Those are the examples misclassified there, and those that the search gives up.
+    """
 
     model: nn.Module
     loss: Loss
     y: Tensor
     point: Tensor
-    wrong: Tensor
+    done: Tensor
 
     def __call__(self, point: Tensor, *also: Tensor) -> Tensor:
         logits = self.model(point)
-        self.point, self.wrong = point.detach(), logits.detach().argmax(1) != self.y
+        self.point, self.done = point.detach(), logits.detach().argmax(1) != self.y
         return self.loss(logits, self.y, *also)
+
+    def give_up(self, examples: Tensor) -> None:
+        """Leave these out from here on, though they are classified correctly."""
+        self.done = self.done | examples
 
 
 @torch.no_grad()

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from atent.ascent import Points
-from atent.attacks.early_stopping import until_broken
+from atent.attacks.early_stopping import Watched, until_broken
 from atent.attacks.protocols import attack_each, named
 from atent.errors import UserError
 from atent.losses import margin
-from atent.methods import Count, Fraction, method
+from atent.methods import Count, Fraction, Scale, method
 from atent.progress import detail
 from atent.threat import Threat, over_pixels
 
 BLOCK = 100  # queries whose numbers are drawn at once for each image
+LOOKS = 20  # at the best margins so far, evenly spaced; at every second one an image may be given up
 HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10,000 queries
 
 
@@ -32,6 +33,12 @@ class Square:
     cover a share of the image that starts at `p_init` and is halved nine times (after .1, .5, 2, 5, 10, 20, 40, 60 and
     80 % of the queries). Forward passes only.
 
+    With a `patience` above 0 an image is given up at query k, a tenth of the queries or a multiple of it, if
+
+        -margin_k > patience log2(queries / k) (margin_k - margin_{k/2})
+
+    that is, if it would not be broken though each doubling of the queries gained `patience` times what the last did.
+
     Andriushchenko et al. 2020, https://arxiv.org/abs/1912.00049; the tiling, the bumps and the schedule are those of
     AutoAttack. Differs from AutoAttack's code in: the numbers of each image are its own; squares reach the last row
     and column, as in the paper; images of 14 x 14 and other sides that five tiles do not fill are allowed.
@@ -39,6 +46,7 @@ class Square:
 
     queries: Count = 5000
     p_init: Fraction = 0.8
+    patience: Scale = 0.0
     gradient_free: ClassVar[bool] = True
 
     @property
@@ -50,7 +58,7 @@ class Square:
     def each(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generators: Sequence[torch.Generator]
     ) -> Tensor:
-        search = partial(try_squares, queries=self.queries, p_init=self.p_init)
+        search = partial(try_squares, queries=self.queries, p_init=self.p_init, patience=self.patience)
         return until_broken(model, x, y, threat, generators, search, loss=margin)
 
 
@@ -61,6 +69,7 @@ def try_squares(
     *,
     queries: int,
     p_init: float,
+    patience: float = 0.0,
     generator: Sequence[torch.Generator],
 ) -> Points:
     """Yield every point to be tried, then the best; a taker may send masks as to `ascend`. No gradient is taken."""
@@ -73,6 +82,7 @@ def try_squares(
     changes = (Signs if threat.norm == "linf" else Bumps)(x.detach(), threat)
     best = changes.start(draw(generator, changes.numbers_to_start, x))
     best_loss = evaluate(best)
+    history = best_loss.repeat(LOOKS, 1)
     for query in range(queries + 1):
         if query % BLOCK == 0:
             numbers = draw(generator, BLOCK * changes.numbers, x).view(len(best), BLOCK, -1)
@@ -86,12 +96,24 @@ def try_squares(
         while keep is not None:
             changes.keep(keep)
             best, best_loss, point, numbers = best[keep], best_loss[keep], point[keep], numbers[keep]
+            history = history[:, keep]
             generator = [one for one, kept in zip(generator, keep.tolist(), strict=True) if kept]
             keep = yield point
         if not last:
             loss = evaluate(point)
             better = loss > best_loss
             best, best_loss = torch.where(over_pixels(better, best), point, best), torch.where(better, loss, best_loss)
+            look, rest = divmod((query + 1) * LOOKS, queries)
+            if patience and rest < LOOKS and look < LOOKS:
+                history[look] = best_loss
+                if look % 2 == 0 and isinstance(objective, Watched):
+                    objective.give_up(hopeless(history, look, patience))
+
+
+def hopeless(history: Tensor, look: int, patience: float) -> Tensor:
+    """Which images to give up at a look, by the best margin so far at each look, shape (LOOKS, n)."""
+    gain = history[look] - history[look // 2]
+    return -history[look] > patience * math.log2(LOOKS / look) * gain
 
 
 def share(query: int, queries: int, p_init: float) -> float:

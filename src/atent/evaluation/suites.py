@@ -25,7 +25,7 @@ _STRONG: list[Settings] = [
     FIRST,
     {"name": "apgd"},
     {"name": "apgd", "loss": "dlr-targeted", "targets": 3},
-    {"name": "square"},
+    {"name": "square", "patience": 5.0},
 ]
 
 # quick: a first look, some seconds for a small network. strong: what to report. paper: the ATENT paper's own attacks,
