@@ -16,6 +16,7 @@ from atent.data.images import hold_out
 from atent.defenses.cost import passes_per_image
 from atent.evaluation.attack import attack_images
 from atent.models.weights import load_weights
+from atent.network import Passes
 from atent.progress import progress
 from atent.randomness import derive
 from atent.recipe import Recipe, load_recipe
@@ -44,16 +45,26 @@ SHARED = {
 
 def passes_of(recipe: Recipe) -> float:
     """Passes per image; a forward or a backward pass counts half."""
-    passes = passes_per_image(recipe.methods.defense, recipe.make_threat())
-    return gradients(recipe) * (passes.forward + passes.backward) / 2
+    return mean_cost(recipe, lambda passes: (passes.forward + passes.backward) / 2)
 
 
 def time_of(recipe: Recipe) -> float:
     """The time per image, in units of a gradient with respect to the image."""
-    passes = passes_per_image(recipe.methods.defense, recipe.make_threat())
-    to_image = passes.backward - passes.to_weights
-    only_forward = passes.forward - passes.backward
-    return OVERHEAD * gradients(recipe) * (FORWARD * only_forward + to_image + TO_WEIGHTS * passes.to_weights)
+
+    def time(passes: Passes) -> float:
+        to_image = passes.backward - passes.to_weights
+        only_forward = passes.forward - passes.backward
+        return FORWARD * only_forward + to_image + TO_WEIGHTS * passes.to_weights
+
+    return OVERHEAD * mean_cost(recipe, time)
+
+
+def mean_cost(recipe: Recipe, cost: Callable[[Passes], float]) -> float:
+    """The cost per image, averaged over the training: AWP, if there is any, acts in the part after `awp_start`."""
+    parts = [(recipe.awp_start, False), (1 - recipe.awp_start, True)] if recipe.awp else [(1.0, False)]
+    defense, threat = recipe.methods.defense, recipe.make_threat()
+    counts = [(part, passes_per_image(defense, threat, awp=awp)) for part, awp in parts]
+    return gradients(recipe) * sum(part * cost(passes) for part, passes in counts)
 
 
 def gradients(recipe: Recipe) -> int:

@@ -69,13 +69,13 @@ class Atent(Search):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
         """As `loss_at` at the points of `find`; one pass serves the loss at x'_k and the next step of the chain."""
         with checked(model, x, y, threat) as threat:
-            # Only if both use the same network mode.
-            same_network = model.training == (self.mode == "train") and threat.eps > 0
+            # Only if both use the same network mode and the same loss.
+            same_network = model.training == (self.mode == "train") and threat.eps > 0 and not self.label_smoothing
             for k, share, point in self._samples(model, x, y, threat, generator):
                 shared = same_network and k < self.steps
                 point.requires_grad_(shared)
                 logits = model(point)
-                loss = cross_entropy(logits, y)
+                loss = cross_entropy(logits, y, self.label_smoothing)
                 if shared:
                     keep_own_gradient(point, loss)
                 yield Term(share * loss, logits, point.detach())
@@ -87,7 +87,7 @@ class Atent(Search):
         shares = [share for share in self.shares() if share > self.tolerance]
         for share, point in zip(shares, found, strict=True):
             logits = model(point)
-            yield Term(share * cross_entropy(logits, y), logits, point)
+            yield Term(share * cross_entropy(logits, y, self.label_smoothing), logits, point)
 
     def _samples(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: Generator

@@ -18,7 +18,7 @@ from atent.defenses.worst_point import worst_point
 from atent.errors import UserError
 from atent.inputs import checked
 from atent.losses import Loss, cross_entropy
-from atent.methods import Count, Direction, Mode, Projection, Pull, Scale, Size, Start, method
+from atent.methods import Count, Direction, Mode, Projection, Pull, Scale, Size, Start, Tolerance, method
 from atent.threat import Threat
 
 
@@ -74,6 +74,7 @@ class Search(ABC):
     """The fields of the search, the same for every defense that searches; its own part is the loss, `loss_at`.
 
     They are the settings of `ascend`, and the network's `mode` during the search. The defaults are PGD.
+    `label_smoothing` belongs to the loss: it is that of the cross-entropy in `loss_at`, and no search uses it.
     """
 
     _: KW_ONLY
@@ -87,6 +88,7 @@ class Search(ABC):
     project: Projection = "every"
     temperature: Scale = 0.0
     mode: Mode = "eval"
+    label_smoothing: Tolerance = 0.0
 
     def check_threat(self, threat: Threat) -> None:
         """Refuse a threat for which `pull="auto"` has no solution."""
