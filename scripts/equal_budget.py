@@ -1,4 +1,4 @@
-"""Trainings on MNIST at linf .3 with the same cost, used by `ablation.py` and `side_by_side.py`.
+"""Trainings on MNIST at linf .3 with the same cost, used by `ablation.py`, `side_by_side.py` and `entropy.py`.
 
 In one minute a two-core machine computes PER_MINUTE gradients of `small-cnn` with respect to an image. The number of
 training images is chosen so that images times cost per image equals the budget of the training. The cost of an image
@@ -75,9 +75,15 @@ def gradients(recipe: Recipe) -> int:
 def recipe_for(minutes: float, changes: Mapping[str, Any], seed: int, cost: Callable[[Recipe], float]) -> Recipe:
     """`mnist-linf-standard` with these changes and as many images as the budget allows; the rest is held out."""
     recipe = load_recipe("mnist-linf-standard", {**SHARED, "seed": seed, **changes})
-    images = minutes * PER_MINUTE / cost(recipe)
-    epochs = math.ceil(images / IMAGES - 0.01)
-    return recipe.model_copy(update={"epochs": epochs, "validation": 60_000 - min(IMAGES, int(images / epochs))})
+    return sized(recipe, minutes * PER_MINUTE / cost(recipe), 60_000, HELD_OUT)
+
+
+def sized(recipe: Recipe, images: float, total: int, held: int) -> Recipe:
+    """The recipe with as many epochs, and images per epoch, as give so many images; at least `held` are held out."""
+    most = total - held
+    epochs = math.ceil(images / most - 0.01)
+    each = max(recipe.batch, min(most, int(images / epochs)))
+    return recipe.model_copy(update={"epochs": epochs, "validation": total - each})
 
 
 def images_of(recipe: Recipe) -> int:
