@@ -33,7 +33,7 @@ TRAININGS: dict[str, tuple[str, Changes]] = {
     ),
     "n-fgsm": (LINF, {"defense.name": "n-fgsm"}),
     "gaussian": (SMOOTH, {"defense.name": "gaussian", "defense.sigma": SIGMA}),
-    "consistency": (SMOOTH, {"defense.name": "consistency", "defense.sigma": SIGMA}),
+    "consistency": (SMOOTH, {"defense.name": "consistency", "defense.sigma": SIGMA, "defense.beta": 5.0}),
     "smooth-adv": (SMOOTH, {"defense.draws": 1, "defense.steps": 4}),
     "atent-k4": (SMOOTH, SAMPLES | {"defense.steps": 4, "defense.pull": "auto", "defense.share": 0.9}),
     "atent-k1": (SMOOTH, SAMPLES | {"defense.steps": 1, "defense.reach": 1.0}),
@@ -43,7 +43,8 @@ PARTS: dict[str, Changes] = {
     "2k": {"validation": 58_000, "epochs": 40},
     "trades": {"defense.name": "trades"},
     "mart": {"defense.name": "mart"},
-    "awp": {"awp": 0.005, "awp_start": 0.1},
+    "awp": {"awp": 0.01, "awp_start": 0.1},  # the size of its authors for PGD training; for TRADES .005
+    "awp0.005": {"awp": 0.005, "awp_start": 0.1},
     "no-averaging": {"averaging": 0.0},
     "soft-labels": {"defense.label_smoothing": 0.1},
     "gibbs": {"gibbs": 1.0},
