@@ -138,7 +138,7 @@ def test_the_weight_gradient_of_atent_at_temperature_1_over_b_is_that_of_the_fre
     """The last samples alone, raw drift, never projected: their plain mean."""
     model, count = OnePixel(), 40_000
     defense = Atent(
-        steps=150, step=0.04, temperature=1 / b, noise=0, pull=PULL, start="center", direction="raw", project="never"
+        steps=150, step=0.04, temperature=1 / b, pull=PULL, start="center", direction="raw", project="never"
     )
     threat, x = Threat("l2", 1.0, UNBOXED), torch.full((count, 1), X)
     for term in defense(model, x, torch.zeros(count, dtype=torch.long), threat, generator()):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from atent.attacks import Pgd
-from atent.defenses import Atent, PgdAt, Trades
+from atent.defenses import Atent, PgdAt, Standard, Trades
 from atent.errors import UserError
 from atent.methods import parse_setting
 from atent.models import Shape, Standardized
@@ -27,7 +27,12 @@ TABLES = {  # of the paper: every row, and what fine-tuning starts from
     "mnist-smooth": ["gaussian", "adv", "atent", "trades"],
     "cifar10-smooth": ["gaussian", "adv", "atent", "trades"],
 }
-NEW = {"temperature", "start_scale"}  # fields of every search; each had some of the others
+NEW = {
+    "temperature",
+    "start_scale",
+    "pull_rate",
+    "label_smoothing",
+}  # fields of every search; each had some of the others
 ADDED = {"atent": set[str](), "fast": {"steps", "step", "direction", "pull", "project"}} | {
     name: {"direction", "pull", "project", "mode"} for name in ("trades", "mart", "trades-smooth")
 }
@@ -95,7 +100,7 @@ def test_overrides_reach_every_level() -> None:
 
 def test_another_method_drops_the_fields_of_the_first() -> None:
     recipe = load_recipe("demo", {"defense.name": "standard", "optimizer.name": "adam", "optimizer.weight_decay": 0.1})
-    assert recipe.defense == {"name": "standard"}
+    assert recipe.defense == {"name": "standard", **dataclasses.asdict(Standard())}
     assert recipe.methods.optimizer == Adam(weight_decay=0.1)
 
 

@@ -1,9 +1,12 @@
 """ATENT: adversarial training with entropy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY
+from typing import Any
 
 import torch
+from pydantic import model_validator
+from pydantic_core import ArgsKwargs
 from torch import Generator, Tensor, nn
 
 from atent.ascent import Chain, ascend, keep_own_gradient, noise_for, solved_pull, step_size
@@ -13,6 +16,8 @@ from atent.losses import cross_entropy
 from atent.methods import Fraction, Scale, Size, Tolerance, method
 from atent.network import borrowed
 from atent.threat import Threat
+
+_TEMPERATURE, _NOISE = 0.0, 1e-3  # the default noise of a step: one of them is 0
 
 
 @method
@@ -44,12 +49,28 @@ class Atent(Search):
 
     _: KW_ONLY
     reach: Size = 2.0
-    noise: Scale = 1e-3
+    temperature: Scale = _TEMPERATURE
+    noise: Scale = _NOISE
     share: Fraction = 1.0
     tolerance: Tolerance = 1e-3
     sigma: Scale = 0.0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_noise(cls, given: ArgsKwargs) -> ArgsKwargs:
+        return ArgsKwargs(given.args, cls.filled(given.kwargs or {}))
+
+    @staticmethod
+    def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields; who names a temperature has no other noise, and who names another noise has no temperature."""
+        if "temperature" in fields:
+            return {"noise": 0.0, **fields}
+        return {"temperature": 0.0, **fields} if "noise" in fields or fields.get("sigma") else dict(fields)
+
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sigma and self.pull_rate:
+            raise ValueError(f"pull_rate {self.pull_rate:g} and sigma {self.sigma:g}: radii would include the noise")
         if self.sigma and self.project != "never":
             raise ValueError(f"sigma {self.sigma:g} is cut off by project {self.project!r}; it must be 'never'")
         if self.tolerance >= self.share:
