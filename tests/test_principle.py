@@ -138,7 +138,8 @@ def ends(objective: Callable[[Tensor], Tensor], x: Tensor, b: float) -> Tensor:
     """The last points of raw chains at temperature 1 / b, each 8 times as long as the pull takes to forget a start."""
     free = Threat("l2", 1.0, UNBOXED)
     chain: Chain = {"step": 0.04, "temperature": 1 / b, "pull": PULL, "direction": "raw", "project": "never"}
-    return last(ascend(objective, x, free, steps=200, start="center", generator=generator(), **chain)).double()
+    chain["start"] = "center"
+    return last(ascend(objective, x, free, steps=200, generator=generator(), **chain)).double()
 
 
 def distance(samples: Tensor, grid: Tensor, law: Tensor) -> float:

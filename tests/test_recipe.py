@@ -93,6 +93,14 @@ def test_two_words_make_trades_on_a_noisy_chain() -> None:
     assert recipe.methods.defense == Trades(temperature=0.5)
 
 
+@pytest.mark.parametrize(("given", "noise"), [({"temperature": 0.5}, 0.0), ({"noise": 0.1}, 0.1), ({"steps": 2}, 1e-3)])
+def test_a_given_noise_takes_the_place_of_the_recipes(given: dict[str, float], noise: float) -> None:
+    recipe = load_recipe("demo", {f"defense.{key}": value for key, value in given.items()})
+    assert (recipe.defense["temperature"], recipe.defense["noise"]) == (given.get("temperature", 0.0), noise)
+    with pytest.raises(UserError, match=r"temperature 0.5 and noise 0.1 both set the noise"):
+        load_recipe("demo", {"defense.temperature": 0.5, "defense.noise": 0.1})
+
+
 def test_overrides_reach_every_level() -> None:
     recipe = load_recipe("demo", {"epochs": 2, "defense.steps": 3, "optimizer.lr": 0.5})
     assert (recipe.epochs, recipe.defense["steps"], recipe.optimizer["lr"]) == (2, 3, 0.5)
