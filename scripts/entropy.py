@@ -4,6 +4,7 @@ python scripts/entropy.py train k10 k3 k3+t0.5 --seeds 0 1 --lr 0.03 0.05 --minu
 python scripts/entropy.py train few-steps --seeds 2 --data-dir DATA         all arms of a group, in its order
 python scripts/entropy.py status
 python scripts/entropy.py table --against k10
+python scripts/entropy.py table --together --against k10@20                 also arms with other budgets
 
 An arm is a training and parts that are added to it with `+`: k3+t0.5+awp. `entropy_arms.py` lists them as changes of a
 recipe, and as groups the arms of each question. `train` runs one after the other in one thread: for each seed, for each
@@ -11,14 +12,14 @@ arm in the order given, for each learning rate. Run the same command to resume, 
 resumes from its last checkpoint and the evaluation after its last batch. Processes with different arms can share the
 work. Each network appends a row to results/entropy.jsonl.
 
-Budget: every arm has the same number of passes, which stands for the same time. `--minutes` are minutes of one core,
-RATE their passes per second (gradients with respect to an image; one core, batch 128, the other core busy). A gradient
-with respect to the weights counts 1.48 passes, a forward pass alone .41, and a step 1.14 times its passes
-(`equal_budget.py`). The number of images and epochs follows. The evaluation after each epoch is not counted. Arms with
-the part 2k have 40 epochs of 2,000 images instead, whatever the minutes.
+Budget: every arm has the same number of passes, which stands for the same time. `--minutes` are minutes of one core
+with 1,200 passes a second (`small-cnn`) or 900 (`lenet5`): gradients with respect to an image, batch 128, the other
+core busy. A gradient with respect to the weights counts 1.48 passes, a forward pass alone .41, and a step 1.14 times
+its passes (`equal_budget.py`). The number of images and epochs follows. The evaluation after each epoch is not counted.
+Arms with the part 2k have 40 epochs of 2,000 images instead, whatever the minutes.
 
 Evaluation: the best epoch (2k: also the last) by PGD-40 and by the attacks of `strong` on 300 images that no arm of the
-seed trains on and that the choice of the epoch does not use. `strong` takes about 10 minutes of one core. Smoothed
+seed trains on and that the choice of the epoch does not use. `strong` takes 12 minutes of one core. Smoothed
 networks are certified instead (n 10,000).
 """
 
@@ -84,7 +85,7 @@ def train(given: argparse.Namespace) -> None:
             "passes": round(time_of(recipe), 2),
             "seconds": round(sum(epoch["seconds"] for epoch in history)),
             "robust": [epoch["robust"] for epoch in history],
-            "collapsed": any(epoch.get("collapsed", False) for epoch in history),
+            "failed": next((sign for sign in ("collapsed", "plateau") if history[-1].get(sign)), None),
             "defense": recipe.defense,
             "right": right,
         }
@@ -163,7 +164,8 @@ def arguments() -> argparse.Namespace:
         command = commands.add_parser(name)
         command.add_argument("--rows", type=Path, default=ROWS)
         if name == "table":
-            command.add_argument("--against", help="the arm to compare with")
+            command.add_argument("--against", help="the arm to compare with; with --together ARM@MINUTES")
+            command.add_argument("--together", action="store_true", help="one table for all budgets")
             continue
         command.add_argument("--out", type=Path, default=Path("runs/entropy"))
         if name == "train":
@@ -181,7 +183,7 @@ if __name__ == "__main__":
     given = arguments()
     try:
         if given.command == "table":
-            print(table(known(given.rows), given.against))
+            print(table(known(given.rows), given.against, together=given.together))
         elif given.command == "status":
             status(given)
         else:

@@ -23,29 +23,37 @@ class Arm(NamedTuple):
         return statistics.fmean(mean(row["right"][measure]) for row in self.seeds.values())
 
 
-def table(rows: list[Row], against: str | None) -> str:
+def table(rows: list[Row], against: str | None, *, together: bool = False) -> str:
     """A table for each data set, budget and kind of evaluation, the most accurate arm first.
 
     The last column compares with the arm `against` (default: the first one in the file) at its better learning rate.
+    With `together` arms with different budgets are in one table, named ARM@MINUTES.
     """
     lines: list[str] = []
+    if together:
+        rows = [{**row, "arm": f"{row['arm']}@{row['minutes']:g}"} for row in rows]
 
-    def setting(row: Row) -> tuple[str, float, str]:
-        return row["data"], 0.0 if "2k" in row["arm"].split("+") else row["minutes"], ", ".join(row["right"])
+    def setting(row: Row) -> tuple[str, str, str]:
+        if "2k" in row["arm"].partition("@")[0].split("+"):
+            length = "40 epochs of 2,000 images"
+        else:
+            length = "several budgets" if together else f"{row['minutes']:g} minutes of one core each"
+        return row["data"], length, ", ".join(row["right"])
 
-    for (data, minutes, measures), group in groupby(sorted(rows, key=setting), setting):
+    for (data, length, measures), group in groupby(sorted(rows, key=setting), setting):
         names = measures.split(", ")
         arms = collected(sorted(group, key=rows.index))
         main = names[-1]
         rivals = [arm for arm in arms if arm.name == (against or arms[0].name)]
         rival = max(rivals, key=lambda arm: arm.accuracy(main), default=None)
-        length = f"{minutes:g} minutes of one core each" if minutes else "40 epochs of 2,000 images"
         lines += [f"{data}, {length}; difference of {main} from {rival.name if rival else 'none'}", ""]
         lines += [f"| arm | lr | images | seeds | {' | '.join(names)} | difference |"]
         lines += [f"|---|---:|---:|---:|{'---:|' * (len(names) + 1)}"]
         for arm in sorted(arms, key=lambda arm: -arm.accuracy(main)):
             some = next(iter(arm.seeds.values()))
-            cells = [arm.name, f"{arm.lr:g}", f"{some['images']:,}", str(len(arm.seeds))]
+            failed = sum(row["failed"] is not None for row in arm.seeds.values())
+            seeds = f"{len(arm.seeds)}{f', {failed} failed' if failed else ''}"
+            cells = [arm.name, f"{arm.lr:g}", f"{some['images']:,}", seeds]
             cells += [shown(arm, measure) for measure in names]
             cells += [difference(arm, rival, main) if rival and arm is not rival else ""]
             lines.append(f"| {' | '.join(cells)} |")

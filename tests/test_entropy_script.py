@@ -43,8 +43,8 @@ def test_an_arm_is_a_training_and_its_parts(scripts: tuple[ModuleType, ...]) -> 
             arms.changes_of(wrong)
 
 
-def row(arm: str, seed: int, strong: str, lr: float = 0.05) -> dict[str, Any]:
-    job = {"arm": arm, "minutes": 5.0, "lr": lr, "seed": seed, "data": "mnist", "images": 1000}
+def row(arm: str, seed: int, strong: str, lr: float = 0.05, minutes: float = 5.0) -> dict[str, Any]:
+    job = {"arm": arm, "minutes": minutes, "lr": lr, "seed": seed, "data": "mnist", "images": 1000, "failed": None}
     return {**job, "right": {"PGD-40": "1" * len(strong), "strong": strong}}
 
 
@@ -66,3 +66,12 @@ def test_differences_are_those_of_the_same_images_and_seeds(scripts: tuple[Modul
     assert "75.0 ± 25.0" in by_arm["| k10", "0.05"]
     assert "no common seed" in by_arm["| k1", "0.05"]
     assert "-50.0" in by_arm["| k10", "0.03"]
+
+
+def test_arms_with_other_budgets_can_be_compared(scripts: tuple[ModuleType, ...]) -> None:
+    _, table, _ = scripts
+    rows = [row("k10", 0, "1100", minutes=20), row("k3", 0, "1110") | {"failed": "plateau"}]
+    assert "k10@20" not in table.table(rows, None)
+    (line,) = [line for line in table.table(rows, "k10@20", together=True).splitlines() if line.startswith("| k3@5")]
+    assert "+25.0" in line
+    assert "1, 1 failed" in line

@@ -25,11 +25,13 @@ class Atent(Search):
     """Cross-entropy averaged over a Langevin chain that favours high loss near x.
 
         loss = sum_k share (1 - share)^(K-k) CE(f(x'_k), y)                                    (mu of Algorithms 1, 2)
-        x'_{k+1} = x'_k + step (d(grad CE) + pull (x - x'_k)) + sqrt(2 step) noise N(0, I)
+        x'_{k+1} = x'_k + step (d(grad CE) + pull (x - x'_k)) + s N(0, I)
 
-    In the paper's letters: steps K, step eta', noise epsilon, pull gamma, share alpha. With `direction="raw"`, noise 1
-    and no projection the chain's law tends to exp(CE(x') - pull/2 |x' - x|^2), the Gibbs law of Assumption 1, and the
-    mean gradient over it is that of the free energy (docs/atent.md). `direction="steepest"` samples no such law.
+    `temperature` T sets s: T step in linf, T step / sqrt(d) in l2, so that it compares the noise with the step; with
+    `direction="raw"` sqrt(2 step T). `noise` is the paper's unit, s = sqrt(2 step) noise; one of the two is 0.
+    In the paper's letters: steps K, step eta', noise epsilon, pull gamma, share alpha. With the raw direction and no
+    projection the chain's law tends to exp((CE(x') - pull/2 |x' - x|^2) / T), for T = 1 the Gibbs law of Assumption 1,
+    and the mean gradient over it is that of the free energy (docs/atent.md). "steepest" samples no such law.
 
     The defaults gave the highest robust accuracy for their passes (docs/atent.md). With them ATENT differs from PGD
     training only by the noise: 3.5e-4 per step of .06 at linf .3. The paper's settings are share .9; at linf project
