@@ -30,7 +30,7 @@ def test_it_ends_at_the_pull_that_reaches_the_radius(norm: str, first: float) ->
     memory = new_memory(defense, len(x), threat)
     assert memory is not None
     assert memory.tolist() == [first * EPS]
-    for _ in range(200):
+    for _ in range(80):
         with with_memory(defense, memory, torch.arange(4), "cpu", threat) as pulled:
             (term,) = pulled(model, x, y, threat, generator())
         adapt(defense, memory, Step(0.0, 0.0, 0, float(threat.size(term.x_adv - x).mean())), threat)

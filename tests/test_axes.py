@@ -27,7 +27,6 @@ SEARCHES: dict[str, dict[str, Any]] = {
 LOSSES: dict[str, dict[str, Any]] = {
     **{name: {"name": name} for name in ("pgd-at", "trades", "mart", "smooth-adv", "atent")},
     "samples": {"name": "atent", "share": 0.5},
-    "soft labels": {"name": "pgd-at", "label_smoothing": 0.1},
 }
 UPDATES: dict[str, dict[str, Any]] = {
     "sgd": {},
