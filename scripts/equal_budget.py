@@ -1,4 +1,4 @@
-"""Trainings on MNIST at linf .3 with the same cost, used by `ablation.py` and `side_by_side.py`.
+"""Trainings on MNIST at linf .3 with the same cost, used by `ablation.py`, `side_by_side.py` and `entropy.py`.
 
 In one minute a two-core machine computes PER_MINUTE gradients of `small-cnn` with respect to an image. The number of
 training images is chosen so that images times cost per image equals the budget of the training. The cost of an image
@@ -16,6 +16,7 @@ from atent.data.images import hold_out
 from atent.defenses.cost import passes_per_image
 from atent.evaluation.attack import attack_images
 from atent.models.weights import load_weights
+from atent.network import Passes
 from atent.progress import progress
 from atent.randomness import derive
 from atent.recipe import Recipe, load_recipe
@@ -44,16 +45,26 @@ SHARED = {
 
 def passes_of(recipe: Recipe) -> float:
     """Passes per image; a forward or a backward pass counts half."""
-    passes = passes_per_image(recipe.methods.defense, recipe.make_threat())
-    return gradients(recipe) * (passes.forward + passes.backward) / 2
+    return mean_cost(recipe, lambda passes: (passes.forward + passes.backward) / 2)
 
 
 def time_of(recipe: Recipe) -> float:
     """The time per image, in units of a gradient with respect to the image."""
-    passes = passes_per_image(recipe.methods.defense, recipe.make_threat())
-    to_image = passes.backward - passes.to_weights
-    only_forward = passes.forward - passes.backward
-    return OVERHEAD * gradients(recipe) * (FORWARD * only_forward + to_image + TO_WEIGHTS * passes.to_weights)
+
+    def time(passes: Passes) -> float:
+        to_image = passes.backward - passes.to_weights
+        only_forward = passes.forward - passes.backward
+        return FORWARD * only_forward + to_image + TO_WEIGHTS * passes.to_weights
+
+    return OVERHEAD * mean_cost(recipe, time)
+
+
+def mean_cost(recipe: Recipe, cost: Callable[[Passes], float]) -> float:
+    """The cost per image, averaged over the training: AWP, if there is any, acts in the part after `awp_start`."""
+    parts = [(recipe.awp_start, False), (1 - recipe.awp_start, True)] if recipe.awp else [(1.0, False)]
+    defense, threat = recipe.methods.defense, recipe.make_threat()
+    counts = [(part, passes_per_image(defense, threat, awp=awp)) for part, awp in parts]
+    return gradients(recipe) * sum(part * cost(passes) for part, passes in counts)
 
 
 def gradients(recipe: Recipe) -> int:
@@ -64,9 +75,15 @@ def gradients(recipe: Recipe) -> int:
 def recipe_for(minutes: float, changes: Mapping[str, Any], seed: int, cost: Callable[[Recipe], float]) -> Recipe:
     """`mnist-linf-standard` with these changes and as many images as the budget allows; the rest is held out."""
     recipe = load_recipe("mnist-linf-standard", {**SHARED, "seed": seed, **changes})
-    images = minutes * PER_MINUTE / cost(recipe)
-    epochs = math.ceil(images / IMAGES - 0.01)
-    return recipe.model_copy(update={"epochs": epochs, "validation": 60_000 - min(IMAGES, int(images / epochs))})
+    return sized(recipe, minutes * PER_MINUTE / cost(recipe), 60_000, HELD_OUT)
+
+
+def sized(recipe: Recipe, images: float, total: int, held: int) -> Recipe:
+    """The recipe with as many epochs, and images per epoch, as give so many images; at least `held` are held out."""
+    most = total - held
+    epochs = math.ceil(images / most - 0.01)
+    each = max(recipe.batch, min(most, int(images / epochs)))
+    return recipe.model_copy(update={"epochs": epochs, "validation": total - each})
 
 
 def images_of(recipe: Recipe) -> int:

@@ -18,7 +18,7 @@ QUIET = TrainingOptions(say=lambda _: None)
 def tiny(**changes: object) -> Recipe:
     changed = {key.replace("__", "."): value for key, value in changes.items()}
     name = str(changed.get("defense.name", "atent"))
-    chain = {} if name in ("standard", "fast", "n-fgsm", "gaussian") or ":" in name else SHORT_CHAIN
+    chain = {} if name in ("standard", "fast", "n-fgsm", "gaussian", "consistency") or ":" in name else SHORT_CHAIN
     return load_recipe("demo", TINY | chain | changed)
 
 

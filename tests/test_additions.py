@@ -1,4 +1,4 @@
-"""AWP and weights over examples, against their equations written down anew in double precision."""
+"""AWP, weights over examples and label smoothing, against their equations written down anew in double precision."""
 
 import math
 import re
@@ -10,9 +10,25 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.defenses import DEFENSES, Atent, Defense, Mma, PgdAt, Search, Standard, Term, Trades
+from atent.defenses import (
+    DEFENSES,
+    Atent,
+    Defense,
+    Fast,
+    Gaussian,
+    Mart,
+    Mma,
+    PgdAt,
+    Search,
+    SmoothAdv,
+    Standard,
+    Term,
+    Trades,
+    TradesSmooth,
+)
+from atent.defenses.cost import passes_per_image
 from atent.errors import UserError
-from atent.losses import soft_maximum
+from atent.losses import cross_entropy, soft_maximum
 from atent.network import counted
 from atent.optim.optimizers import Entropy
 from atent.recipe import load_recipe
@@ -81,6 +97,10 @@ def test_awp_costs_what_its_page_says(defense: Defense) -> None:
         step(defense, model, x, y, THREATS[0], awp=0.01)
     assert said
     assert (passes.forward, passes.backward) == (int(said[1]) * len(x), int(said[2]) * len(x))
+    each = passes_per_image(defense, THREATS[0], awp=True)
+    assert (each.forward, each.backward, each.to_weights) == tuple(
+        count // len(x) for count in (passes.forward, passes.backward, passes.to_weights)
+    )
 
 
 @pytest.mark.parametrize("defense", [Standard(), Mma()], ids=["standard", "mma"])
@@ -166,3 +186,55 @@ def test_awp_begins_after_its_part_of_the_training(tmp_path: Path, monkeypatch: 
     fit(recipe, tmp_path, model=nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), how=QUIET)
     half = len(used) // 2
     assert used == [(0.0, 1.0)] * half + [(0.01, 1.0)] * half
+
+
+def test_smoothed_labels_are_a_mixture_of_the_label_and_all_classes() -> None:
+    logits = torch.tensor([[2.0, -1.0, 0.5]], dtype=torch.float64)
+    p = [math.exp(z) / sum(map(math.exp, (2.0, -1.0, 0.5))) for z in (2.0, -1.0, 0.5)]
+    expected = -0.7 * math.log(p[1]) - 0.3 * sum(map(math.log, p)) / 3
+    assert float(cross_entropy(logits, torch.tensor([1]), 0.3)) == pytest.approx(expected, rel=1e-12)
+
+
+@threats
+@pytest.mark.parametrize(
+    ("build", "fields", "at"),
+    [
+        (Standard, {}, "x"),
+        (Gaussian, {}, "point"),
+        (Fast, {}, "point"),
+        (PgdAt, {}, "point"),
+        (Trades, {}, "x"),
+        (Mart, {}, "point"),
+        (Atent, {}, "point"),
+        (Atent, {"steps": 3, "share": 0.5, "mode": "train"}, "point"),  # chain and loss would share a pass
+        (TradesSmooth, {}, "first"),
+        (SmoothAdv, {"draws": 1}, "sum"),
+    ],
+)
+def test_label_smoothing_is_that_of_the_cross_entropy_which_is_minimized(
+    build: Any, fields: dict[str, Any], at: str, threat: Threat
+) -> None:
+    """The points are the same, so the search does not see it, and the loss grows by torch's own difference."""
+    model, x, y = batch()
+    model[1].eval()
+    plain, smooth = (
+        list(build(**fields, label_smoothing=amount)(model, x, y, threat, generator())) for amount in (0.0, 0.2)
+    )
+    shares = build(**fields).shares() if build is Atent else [1.0]
+    for before, after, share in zip(plain, smooth, shares[-len(plain) :], strict=True):
+        assert torch.equal(before.x_adv, after.x_adv)
+        seen = {"x": x, "point": after.x_adv}.get(at)
+        if seen is None:
+            found = build(**fields).find(model, x, y, threat, generator())
+            seen = found[0] if at == "first" else found.sum(0)
+        torch_loss = nn.functional.cross_entropy
+        more = torch_loss(model(seen), y, reduction="none", label_smoothing=0.2)
+        more = more - torch_loss(model(seen), y, reduction="none")
+        torch.testing.assert_close(after.loss - before.loss, share * more, rtol=1e-9, atol=1e-12)
+        assert more.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("amount", [-0.1, 1.0])
+def test_label_smoothing_is_a_share(amount: float) -> None:
+    with pytest.raises(UserError, match="label_smoothing"):
+        load_recipe("demo", {"defense.label_smoothing": amount})

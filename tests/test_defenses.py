@@ -1,7 +1,9 @@
 import re
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from atent.ascent import ascend
 from atent.defenses import DEFENSES, Atent, Defense, Mart, Mma, PgdAt, Search, Term
 from atent.defenses.cost import passes_per_image
 from atent.losses import boosted_cross_entropy, cross_entropy
+from atent.methods import Scale, completed, method, written_out
 from atent.threat import Threat
 from toys import THREATS, generator, small_batch, small_network
 
@@ -53,17 +56,13 @@ def test_same_generator_same_bits(build: Callable[..., Defense], threat: Threat)
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def noisy_chain(build: Callable[..., Search], temperature: float) -> Search:
-    return build(temperature=temperature, **({"noise": 0} if build is Atent else {}))
-
-
 @threats
 @searching
 def test_every_search_has_a_temperature(build: Callable[..., Search], threat: Threat) -> None:
     """Hotter is further from the point of the same search without noise; the ball still holds."""
     x, y = small_batch()
     cold, warm, hot = (
-        noisy_chain(build, temperature).find(small_network(dropout=0).eval(), x, y, threat, generator())
+        build(temperature=temperature).find(small_network(dropout=0).eval(), x, y, threat, generator())
         for temperature in (0.0, 1e-3, 0.3)
     )
     assert 0 < (warm - cold).norm() < (hot - cold).norm()
@@ -88,10 +87,47 @@ def test_a_search_and_its_loss_are_two_parts(defense: Search, threat: Threat) ->
             torch.testing.assert_close(parameter.grad, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("fields", [{"temperature": 0.5}, {"temperature": 0.5, "noise": 0, "sigma": 0.1}])
+@pytest.mark.parametrize("fields", [{"noise": 0.001}, {"sigma": 0.1}])
 def test_atents_older_noise_is_refused_with_a_temperature(fields: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"temperature 0.5 and (noise 0.001|sigma 0.1) both"):
-        Atent(project="never", **fields)  # type: ignore[arg-type]
+        Atent(project="never", temperature=0.5, **fields)  # type: ignore[arg-type]
+
+
+@method
+class Warmer(Atent):
+    """Another default of the noise."""
+
+    _: KW_ONLY
+    temperature: Scale = 0.5
+    noise: Scale = 0.0
+
+
+@pytest.mark.parametrize("build", [Atent, Warmer])
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"temperature": 0.25}, (0.25, 0.0)),
+        ({"temperature": 0.0}, (0.0, 0.0)),
+        ({"noise": 0.1}, (0.0, 0.1)),
+        ({"noise": 0.0}, (0.0, 0.0)),
+        ({"sigma": 0.1, "project": "never", "noise": 1e-3}, (0.0, 1e-3)),
+    ],
+)
+def test_one_field_sets_atents_noise_whatever_the_default(
+    build: type[Atent], fields: dict[str, Any], expected: tuple[float, float]
+) -> None:
+    """So an older recipe, which names `noise`, has the same chain with another default, and its run can be resumed."""
+    defense = build(**fields)
+    assert (defense.temperature, defense.noise) == expected
+    older = {"name": "atent", **fields}
+    ours = written_out(older, defense)
+    assert completed(older, ours, defense) == ours
+
+
+def test_the_default_noise_of_atent_is_one_of_two_kinds() -> None:
+    assert (Atent().temperature, Atent().noise) == (0.0, 1e-3)
+    assert (Warmer().temperature, Warmer().noise) == (0.5, 0.0)
+    assert Warmer(sigma=0.1, project="never").temperature == 0
 
 
 @defenses
@@ -111,7 +147,7 @@ def hinged(logits: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(logits, y) * torch.where(logits.argmax(1) == y, 1 / 3, 1.0)
 
 
-NOISY = ("gaussian", "smooth-adv", "trades-smooth")  # they train at noisy images, whatever the radius
+NOISY = ("gaussian", "consistency", "smooth-adv", "trades-smooth")  # they train at noisy images, whatever the radius
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -134,6 +170,7 @@ BATCHNORM_MOVES = {
     "mma": 2,
     "atent": 1,
     "gaussian": 1,
+    "consistency": 1,
     "smooth-adv": 1,
     "trades-smooth": 2,
     "n-fgsm": 1,
@@ -273,8 +310,8 @@ def test_passes_are_those_of_the_docs_page(name: str) -> None:
     for threat in THREATS:
         passes = passes_per_image(DEFENSES[name](), threat)
         assert (passes.forward, passes.backward) == (int(said[1]), int(said[2]))
-        # BatchNorm's statistics move in full passes; one of smooth-adv's holds several noisy copies of an image.
-        assert passes.to_weights == (2 if name == "smooth-adv" else BATCHNORM_MOVES[name])
+        # BatchNorm's statistics move in full passes; that of some defenses holds several noisy copies of an image.
+        assert passes.to_weights == BATCHNORM_MOVES[name] * getattr(DEFENSES[name](), "draws", 1)
 
 
 def test_a_users_own_defense_needs_no_edit_of_ours() -> None:

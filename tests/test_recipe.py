@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from atent.attacks import Pgd
-from atent.defenses import Atent, PgdAt, Trades
+from atent.defenses import Atent, PgdAt, Standard, Trades
 from atent.errors import UserError
 from atent.methods import parse_setting
 from atent.models import Shape, Standardized
@@ -27,7 +27,12 @@ TABLES = {  # of the paper: every row, and what fine-tuning starts from
     "mnist-smooth": ["gaussian", "adv", "atent", "trades"],
     "cifar10-smooth": ["gaussian", "adv", "atent", "trades"],
 }
-NEW = {"temperature", "start_scale"}  # fields of every search; each had some of the others
+NEW = {
+    "temperature",
+    "start_scale",
+    "pull_rate",
+    "label_smoothing",
+}  # fields of every search; each had some of the others
 ADDED = {"atent": set[str](), "fast": {"steps", "step", "direction", "pull", "project"}} | {
     name: {"direction", "pull", "project", "mode"} for name in ("trades", "mart", "trades-smooth")
 }
@@ -88,6 +93,14 @@ def test_two_words_make_trades_on_a_noisy_chain() -> None:
     assert recipe.methods.defense == Trades(temperature=0.5)
 
 
+@pytest.mark.parametrize(("given", "noise"), [({"temperature": 0.5}, 0.0), ({"noise": 0.1}, 0.1), ({"steps": 2}, 1e-3)])
+def test_a_given_noise_takes_the_place_of_the_recipes(given: dict[str, float], noise: float) -> None:
+    recipe = load_recipe("demo", {f"defense.{key}": value for key, value in given.items()})
+    assert (recipe.defense["temperature"], recipe.defense["noise"]) == (given.get("temperature", 0.0), noise)
+    with pytest.raises(UserError, match=r"temperature 0.5 and noise 0.1 both set the noise"):
+        load_recipe("demo", {"defense.temperature": 0.5, "defense.noise": 0.1})
+
+
 def test_overrides_reach_every_level() -> None:
     recipe = load_recipe("demo", {"epochs": 2, "defense.steps": 3, "optimizer.lr": 0.5})
     assert (recipe.epochs, recipe.defense["steps"], recipe.optimizer["lr"]) == (2, 3, 0.5)
@@ -95,7 +108,7 @@ def test_overrides_reach_every_level() -> None:
 
 def test_another_method_drops_the_fields_of_the_first() -> None:
     recipe = load_recipe("demo", {"defense.name": "standard", "optimizer.name": "adam", "optimizer.weight_decay": 0.1})
-    assert recipe.defense == {"name": "standard"}
+    assert recipe.defense == {"name": "standard", **dataclasses.asdict(Standard())}
     assert recipe.methods.optimizer == Adam(weight_decay=0.1)
 
 

@@ -37,6 +37,7 @@ DEMO: dict[str, object] = {"model": "small-cnn"}  # its chain, its network and a
 ADAM: dict[str, object] = {"optimizer__name": "adam"}
 AXES: dict[str, object] = {"defense__name": "trades", "defense__temperature": 0.5, "awp": 0.01, "awp_start": 0.5}
 MMA: dict[str, object] = {"defense__name": "mma", "defense__steps": 1}
+PULLED: dict[str, object] = {"defense__name": "pgd-at", "defense__project": "never", "defense__pull": 1.0}
 SEVERAL = [{"name": "pgd", "steps": 2}, {"name": "square", "queries": 5}]
 CASCADE: dict[str, object] = {"monitor": {"name": "cascade", "attacks": SEVERAL}}
 
@@ -59,6 +60,7 @@ def small(**changes: object) -> Recipe:
         (ADAM, 6),
         (ENTROPY, 6),
         (MMA, 6),
+        ({**PULLED, "defense__pull_rate": 0.5, "awp": 0.01}, 6),
         ({**AXES, "gibbs": 1.0}, 4),
         (DEMO, 6),
         (CASCADE, 6),

@@ -14,9 +14,12 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 LossName = Literal["cross-entropy", "margin", "dlr"]
 
 
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """-log softmax(logits)[y]."""
-    return functional.cross_entropy(logits, y, reduction="none")
+def cross_entropy(logits: Tensor, y: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """-log softmax(logits)[y]; with label smoothing s, (1 - s) of that plus s times the mean of it over all classes.
+
+    Szegedy et al. 2016, https://arxiv.org/abs/1512.00567, Section 7.
+    """
+    return functional.cross_entropy(logits, y, reduction="none", label_smoothing=label_smoothing)
 
 
 def soft_maximum(losses: Tensor, scale: float) -> Tensor:
@@ -75,8 +78,8 @@ def divergence(logits: Tensor, of: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - log_q)).sum(1)
 
 
-def boosted_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """-log p_y - log(1 - p_k), k the most probable wrong class.
+def boosted_cross_entropy(logits: Tensor, y: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """-log p_y - log(1 - p_k), k the most probable wrong class; label smoothing is that of the first part.
 
     Wang et al. 2020 (MART), https://openreview.net/forum?id=rklOg6EFwS. 1 - p_k is computed as the sum of the other
     probabilities, in logarithms: the difference would be 0 where p_k rounds to 1.
@@ -84,7 +87,10 @@ def boosted_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     log_p = logits.log_softmax(1)
     runner_up = logits.scatter(1, y[:, None], float("-inf")).argmax(1, keepdim=True)
     log_others = log_p.scatter(1, runner_up, float("-inf")).logsumexp(1)
-    return -log_p.gather(1, y[:, None]).squeeze(1) - log_others
+    true = log_p.gather(1, y[:, None]).squeeze(1)
+    if label_smoothing:
+        true = (1 - label_smoothing) * true + label_smoothing * log_p.mean(1)
+    return -true - log_others
 
 
 LOSSES: dict[LossName, Loss] = {"cross-entropy": cross_entropy, "margin": margin, "dlr": dlr}

@@ -152,6 +152,7 @@ def completed(found: Mapping[str, Any], ours: Mapping[str, Any], method: object)
     """A method's table from a run; fields added to its class since then get their defaults, if it is that of `ours`."""
     if found.get("name") != ours["name"]:
         return dict(found)
+    found = getattr(method, "filled", dict)(found)  # what fields that are there say about others
     added = {key: value for key, value in defaults(method).items() if key in ours}
     inside = getattr(method, "attacks", ())  # of a cascade
     if inside and len(found.get("attacks", ())) == len(inside):

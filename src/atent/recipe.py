@@ -201,6 +201,10 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build:
     settings = {_method_name(key, value): value for key, value in (overrides or {}).items()}
     for key, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".name")):
         _replace(table, key, value)
+    given = {key.removeprefix("defense."): value for key, value in settings.items() if key.startswith("defense.")}
+    if given and isinstance(defense := table.get("defense"), dict):
+        fill = getattr(DEFENSES.get(str(defense.get("name"))), "filled", dict)
+        defense.update(fill(given))  # a noise that is given takes the place of the recipe's
     return parse_recipe(table, f"recipe {name}", make="all" if build else "ours")
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from atent.defenses.atent import Atent
+from atent.defenses.consistency import Consistency
 from atent.defenses.fast import Fast, NFgsm
 from atent.defenses.gaussian import Gaussian
 from atent.defenses.mart import Mart
@@ -25,6 +26,7 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
     "mma": Mma,
     "atent": Atent,
     "gaussian": Gaussian,
+    "consistency": Consistency,
     "smooth-adv": SmoothAdv,
     "trades-smooth": TradesSmooth,
 }
@@ -32,6 +34,7 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
 __all__ = [
     "DEFENSES",
     "Atent",
+    "Consistency",
     "Defense",
     "Fast",
     "Gaussian",

@@ -1,9 +1,12 @@
 """ATENT: adversarial training with entropy."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY
+from typing import Any
 
 import torch
+from pydantic import model_validator
+from pydantic_core import ArgsKwargs
 from torch import Generator, Tensor, nn
 
 from atent.ascent import Chain, ascend, keep_own_gradient, noise_for, solved_pull, step_size
@@ -14,17 +17,21 @@ from atent.methods import Fraction, Scale, Size, Tolerance, method
 from atent.network import borrowed
 from atent.threat import Threat
 
+_TEMPERATURE, _NOISE = 0.0, 1e-3  # the default noise of a step: one of them is 0
+
 
 @method
 class Atent(Search):
     """Cross-entropy averaged over a Langevin chain that favours high loss near x.
 
         loss = sum_k share (1 - share)^(K-k) CE(f(x'_k), y)                                    (mu of Algorithms 1, 2)
-        x'_{k+1} = x'_k + step (d(grad CE) + pull (x - x'_k)) + sqrt(2 step) noise N(0, I)
+        x'_{k+1} = x'_k + step (d(grad CE) + pull (x - x'_k)) + s N(0, I)
 
-    In the paper's letters: steps K, step eta', noise epsilon, pull gamma, share alpha. With `direction="raw"`, noise 1
-    and no projection the chain's law tends to exp(CE(x') - pull/2 |x' - x|^2), the Gibbs law of Assumption 1, and the
-    mean gradient over it is that of the free energy (docs/atent.md). `direction="steepest"` samples no such law.
+    `temperature` T sets s: T step in linf, T step / sqrt(d) in l2, so that it compares the noise with the step; with
+    `direction="raw"` sqrt(2 step T). `noise` is the paper's unit, s = sqrt(2 step) noise; one of the two is 0.
+    In the paper's letters: steps K, step eta', noise epsilon, pull gamma, share alpha. With the raw direction and no
+    projection the chain's law tends to exp((CE(x') - pull/2 |x' - x|^2) / T), for T = 1 the Gibbs law of Assumption 1,
+    and the mean gradient over it is that of the free energy (docs/atent.md). "steepest" samples no such law.
 
     The defaults gave the highest robust accuracy for their passes (docs/atent.md). With them ATENT differs from PGD
     training only by the noise: 3.5e-4 per step of .06 at linf .3. The paper's settings are share .9; at linf project
@@ -44,12 +51,28 @@ class Atent(Search):
 
     _: KW_ONLY
     reach: Size = 2.0
-    noise: Scale = 1e-3
+    temperature: Scale = _TEMPERATURE
+    noise: Scale = _NOISE
     share: Fraction = 1.0
     tolerance: Tolerance = 1e-3
     sigma: Scale = 0.0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_noise(cls, given: ArgsKwargs) -> ArgsKwargs:
+        return ArgsKwargs(given.args, cls.filled(given.kwargs or {}))
+
+    @staticmethod
+    def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields; who names a temperature has no other noise, and who names another noise has no temperature."""
+        if "temperature" in fields:
+            return {"noise": 0.0, **fields}
+        return {"temperature": 0.0, **fields} if "noise" in fields or fields.get("sigma") else dict(fields)
+
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sigma and self.pull_rate:
+            raise ValueError(f"pull_rate {self.pull_rate:g} and sigma {self.sigma:g}: radii would include the noise")
         if self.sigma and self.project != "never":
             raise ValueError(f"sigma {self.sigma:g} is cut off by project {self.project!r}; it must be 'never'")
         if self.tolerance >= self.share:
@@ -69,13 +92,13 @@ class Atent(Search):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
         """As `loss_at` at the points of `find`; one pass serves the loss at x'_k and the next step of the chain."""
         with checked(model, x, y, threat) as threat:
-            # Only if both use the same network mode.
-            same_network = model.training == (self.mode == "train") and threat.eps > 0
+            # Only if both use the same network mode and the same loss.
+            same_network = model.training == (self.mode == "train") and threat.eps > 0 and not self.label_smoothing
             for k, share, point in self._samples(model, x, y, threat, generator):
                 shared = same_network and k < self.steps
                 point.requires_grad_(shared)
                 logits = model(point)
-                loss = cross_entropy(logits, y)
+                loss = cross_entropy(logits, y, self.label_smoothing)
                 if shared:
                     keep_own_gradient(point, loss)
                 yield Term(share * loss, logits, point.detach())
@@ -87,7 +110,7 @@ class Atent(Search):
         shares = [share for share in self.shares() if share > self.tolerance]
         for share, point in zip(shares, found, strict=True):
             logits = model(point)
-            yield Term(share * cross_entropy(logits, y), logits, point)
+            yield Term(share * cross_entropy(logits, y, self.label_smoothing), logits, point)
 
     def _samples(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: Generator

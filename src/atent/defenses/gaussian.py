@@ -5,7 +5,7 @@ from torch import Generator, Tensor, nn
 from atent.defenses.protocols import Term, Terms
 from atent.inputs import checked
 from atent.losses import cross_entropy
-from atent.methods import Size, method
+from atent.methods import Size, Tolerance, method
 from atent.smoothing.noise import normal_noise
 from atent.threat import Threat
 
@@ -20,9 +20,10 @@ class Gaussian:
     """
 
     sigma: Size = 0.25
+    label_smoothing: Tolerance = 0.0
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
         with checked(model, x, y, threat):
             noisy = x + normal_noise(x, 1, self.sigma, generator)[0]
             logits = model(noisy)
-            yield Term(cross_entropy(logits, y), logits, noisy)
+            yield Term(cross_entropy(logits, y, self.label_smoothing), logits, noisy)

@@ -28,5 +28,5 @@ class Mart(Search):
     def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Terms:
         clean, adversarial = model(x), model(found)
         unsure = 1 - (-cross_entropy(clean, y)).exp()
-        loss = boosted_cross_entropy(adversarial, y) + self.beta * unsure * divergence(adversarial, of=clean)
-        yield Term(loss, adversarial, found)
+        boosted = boosted_cross_entropy(adversarial, y, self.label_smoothing)
+        yield Term(boosted + self.beta * unsure * divergence(adversarial, of=clean), adversarial, found)

@@ -19,4 +19,4 @@ class PgdAt(Search):
 
     def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Terms:  # noqa: ARG002
         logits = model(found)
-        yield Term(cross_entropy(logits, y), logits, found)
+        yield Term(cross_entropy(logits, y, self.label_smoothing), logits, found)

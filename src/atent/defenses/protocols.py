@@ -4,21 +4,22 @@ A defense turns a batch into loss terms, and the training step back-propagates e
 two parts: where a point is sought, and what is minimized there.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
 
-from atent.ascent import Chain, solved_pull
+from atent.ascent import Chain, solved_pull, step_size
 from atent.defenses.worst_point import worst_point
 from atent.errors import UserError
 from atent.inputs import checked
 from atent.losses import Loss, cross_entropy
-from atent.methods import Count, Direction, Mode, Projection, Pull, Scale, Size, Start, method
+from atent.methods import Count, Direction, Mode, Projection, Pull, Scale, Size, Start, Tolerance, method
 from atent.threat import Threat
 
 
@@ -74,6 +75,8 @@ class Search(ABC):
     """The fields of the search, the same for every defense that searches; its own part is the loss, `loss_at`.
 
     They are the settings of `ascend`, and the network's `mode` during the search. The defaults are PGD.
+    `pull_rate` lets a training adapt the pull, batch by batch, until the points end at radius eps (`next_pull`).
+    `label_smoothing` belongs to the loss: it is that of the cross-entropy in `loss_at`, and no search uses it.
     """
 
     _: KW_ONLY
@@ -87,6 +90,14 @@ class Search(ABC):
     project: Projection = "every"
     temperature: Scale = 0.0
     mode: Mode = "eval"
+    pull_rate: Scale = 0.0
+    label_smoothing: Tolerance = 0.0
+
+    def __post_init__(self) -> None:
+        if self.pull_rate and (self.project != "never" or not self.pull):
+            raise ValueError(
+                f"pull_rate {self.pull_rate:g} needs project 'never' and a pull, here {self.project!r} and {self.pull}"
+            )
 
     def check_threat(self, threat: Threat) -> None:
         """Refuse a threat for which `pull="auto"` has no solution."""
@@ -117,6 +128,24 @@ class Search(ABC):
         """`worst_point` with these settings."""
         found = partial(worst_point, model, x, y, threat, generator, loss=loss, seen=seen)
         return found(steps=self.steps, mode=self.mode, **self.chain())
+
+    def first_pull(self, threat: Threat) -> float:
+        """The pull at the start of a training that adapts it, times eps."""
+        return threat.eps * solved_pull(self.pull, threat, self.steps, self.step, self.reach)
+
+    def pulled(self, pull: float, threat: Threat) -> Self:
+        """This defense with a pull of `pull` / eps."""
+        return replace(self, pull=pull / threat.eps) if threat.eps > 0 else self
+
+    def next_pull(self, pull: float, radius: float, threat: Threat) -> float:
+        """The pull, times eps, after a batch whose points ended at this mean radius:
+
+        pull exp(pull_rate (radius / eps - 1)),   at most 1 / step, with which the chain forgets its last point
+        """
+        if threat.eps == 0:
+            return pull
+        most = threat.eps / step_size(threat.eps, self.steps, self.step, self.reach)
+        return min(most, pull * math.exp(self.pull_rate * (radius / threat.eps - 1)))
 
     def chain(self) -> Chain:
         """The settings of `ascend`, without `steps`."""

@@ -44,5 +44,5 @@ class SmoothAdv(Search):
     def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Terms:  # noqa: ARG002
         x_adv, noise = found[0], found[1:]
         logits = model(noisy_copies(x_adv, noise))
-        losses = cross_entropy(logits, y.repeat(self.draws)).unflatten(0, (self.draws, -1))
+        losses = cross_entropy(logits, y.repeat(self.draws), self.label_smoothing).unflatten(0, (self.draws, -1))
         yield Term(losses.mean(0), log_mean(logits, self.draws), x_adv)

@@ -35,4 +35,5 @@ class Trades(Search):
 
     def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Terms:
         clean, adversarial = model(x), model(found)
-        yield Term(cross_entropy(clean, y) + self.beta * divergence(adversarial, of=clean), adversarial, found)
+        loss = cross_entropy(clean, y, self.label_smoothing) + self.beta * divergence(adversarial, of=clean)
+        yield Term(loss, adversarial, found)

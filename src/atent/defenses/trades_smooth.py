@@ -25,6 +25,11 @@ class TradesSmooth(Trades):
     _: KW_ONLY
     sigma: Size = 0.25
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pull_rate:
+            raise ValueError(f"pull_rate {self.pull_rate:g} is not defined: radii from x include the noise of sigma")
+
     def find(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: Generator) -> Tensor:
         noisy = x + normal_noise(x, 1, self.sigma, generator)[0]
         return torch.stack([noisy, super().find(model, noisy, y, threat.unboxed(), generator)])

@@ -14,7 +14,6 @@ from atent.attacks.protocols import title_of
 from atent.data.dataset import DataSet, open_data
 from atent.data.images import Images, augment_crop_flip, epoch_batches, hold_out
 from atent.data.published import SOURCES
-from atent.defenses import Remembering
 from atent.errors import Interrupted, UserError
 from atent.evaluation.attack import attack_images
 from atent.machine import environment, ram_bytes
@@ -32,7 +31,7 @@ from atent.storage.run import Run
 from atent.training.alarms import collapse_text, collapsed, masked, unwatched
 from atent.training.options import TrainingOptions
 from atent.training.state import Epoch, State, score
-from atent.training.step import NotFiniteError, train_step, with_memory
+from atent.training.step import NotFiniteError, adapt, new_memory, train_step, with_memory
 from atent.training.tensorboard import Draw, board, no_board
 
 
@@ -125,7 +124,7 @@ def _initial_state(recipe: Recipe, train: Images, network: nn.Module | None, dev
     freeze(model, recipe.freeze)
     average = averaged(model, recipe.averaging) if recipe.averaging else None
     defense, optimizer, _ = recipe.methods
-    memory = defense.new_memory(len(train)) if isinstance(defense, Remembering) else None
+    memory = new_memory(defense, len(train), recipe.make_threat())
     return State(model, optimizer(model.parameters()), average, memory)
 
 
@@ -148,9 +147,10 @@ def _train_epoch(
             x = augment_crop_flip(x, generator)
         now = threat.scaled(recipe.schedule.eps_share(done))
         try:
-            with with_memory(defense, state.memory, indices, how.device) as informed:
+            with with_memory(defense, state.memory, indices, how.device, now) as informed:
                 added = {"awp": recipe.awp if done >= recipe.awp_start else 0.0, "gibbs": recipe.gibbs}
                 step = train_step(state.model, state.optimizer, informed, x, y, now, generator, **added)
+            adapt(defense, state.memory, step, now)
         except NotFiniteError:
             kept = f"{run.last} has the last good state" if run.last.exists() else "no checkpoint was saved yet"
             raise UserError(

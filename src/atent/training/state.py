@@ -62,7 +62,7 @@ class State:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     average: AveragedModel | None
-    memory: Tensor | None = None  # the defense's number for each training example
+    memory: Tensor | None = None  # the defense's number for each training example, or its pull
     epoch: int = 0
     batch: int = 0
     tally: Tally = field(default_factory=Tally)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from atent.defenses import Defense, Remembering, in_two_parts
+from atent.defenses import Defense, Remembering, Search, in_two_parts
 from atent.defenses.protocols import Terms, checked_terms
 from atent.errors import UserError
 from atent.inputs import checked
@@ -35,11 +35,27 @@ class Step(NamedTuple):
     radius: float
 
 
+def new_memory(defense: Defense, count: int, threat: Threat) -> Tensor | None:
+    """What a defense keeps during a training of `count` examples: a number for each, or a pull that adapts."""
+    if isinstance(defense, Search) and defense.pull_rate:
+        return torch.tensor([defense.first_pull(threat)], dtype=torch.float64)
+    return defense.new_memory(count) if isinstance(defense, Remembering) else None
+
+
+def adapt(defense: Defense, memory: Tensor | None, step: Step, threat: Threat) -> None:
+    """Update a pull that adapts after a step."""
+    if memory is not None and isinstance(defense, Search):
+        memory[0] = defense.next_pull(float(memory), step.radius, threat)
+
+
 @contextmanager
 def with_memory(
-    defense: Defense, memory: Tensor | None, indices: Tensor, device: torch.device | str
+    defense: Defense, memory: Tensor | None, indices: Tensor, device: torch.device | str, threat: Threat
 ) -> Iterator[Defense]:
     """The defense with its memory of these examples bound to it; updates of the memory are stored afterwards."""
+    if memory is not None and isinstance(defense, Search):
+        yield defense.pulled(float(memory), threat)
+        return
     if memory is None or not isinstance(defense, Remembering):
         yield defense
         return

@@ -1,0 +1,99 @@
+"""The tables of `entropy.py`: accuracies with standard errors, and differences by seed."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+Row = dict[str, Any]
+
+
+def mean(bits: str) -> float:
+    return bits.count("1") / len(bits)
+
+
+class Arm(NamedTuple):
+    """The rows of an arm at one learning rate, by seed."""
+
+    name: str
+    lr: float
+    seeds: dict[int, Row]
+
+    def accuracy(self, measure: str) -> float:
+        return statistics.fmean(mean(row["right"][measure]) for row in self.seeds.values())
+
+
+def table(rows: list[Row], against: str | None, *, together: bool = False) -> str:
+    """A table for each data set, budget and kind of evaluation, the most accurate arm first.
+
+    The last column compares with the arm `against` (default: the first one in the file) at its better learning rate.
+    With `together` arms with different budgets are in one table, named ARM@MINUTES.
+    """
+    lines: list[str] = []
+    if together:
+        rows = [{**row, "arm": f"{row['arm']}@{row['minutes']:g}"} for row in rows]
+
+    def setting(row: Row) -> tuple[str, str, str]:
+        if "2k" in row["arm"].partition("@")[0].split("+"):
+            length = "40 epochs of 2,000 images"
+        else:
+            length = "several budgets" if together else f"{row['minutes']:g} minutes of one core each"
+        return row["data"], length, ", ".join(row["right"])
+
+    for (data, length, measures), group in groupby(sorted(rows, key=setting), setting):
+        names = measures.split(", ")
+        arms = collected(sorted(group, key=rows.index))
+        main = names[-1]
+        rivals = [arm for arm in arms if arm.name == (against or arms[0].name)]
+        rival = max(rivals, key=lambda arm: arm.accuracy(main), default=None)
+        lines += [f"{data}, {length}; difference of {main} from {rival.name if rival else 'none'}", ""]
+        lines += [f"| arm | lr | images | seeds | {' | '.join(names)} | difference |"]
+        lines += [f"|---|---:|---:|---:|{'---:|' * (len(names) + 1)}"]
+        for arm in sorted(arms, key=lambda arm: -arm.accuracy(main)):
+            some = next(iter(arm.seeds.values()))
+            failed = sum(row["failed"] is not None for row in arm.seeds.values())
+            seeds = f"{len(arm.seeds)}{f', {failed} failed' if failed else ''}"
+            cells = [arm.name, f"{arm.lr:g}", f"{some['images']:,}", seeds]
+            cells += [shown(arm, measure) for measure in names]
+            cells += [difference(arm, rival, main) if rival and arm is not rival else ""]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def collected(rows: Iterable[Row]) -> list[Arm]:
+    arms: dict[tuple[str, float], Arm] = {}
+    for row in rows:
+        arms.setdefault((row["arm"], row["lr"]), Arm(row["arm"], row["lr"], {})).seeds[row["seed"]] = row
+    return list(arms.values())
+
+
+def shown(arm: Arm, measure: str) -> str:
+    """The mean over the seeds with its standard error; of one seed that of its images."""
+    accuracies = [mean(row["right"][measure]) for row in arm.seeds.values()]
+    bits = next(iter(arm.seeds.values()))["right"][measure]
+    of_images = (mean(bits) * (1 - mean(bits)) / len(bits)) ** 0.5
+    return f"{100 * arm.accuracy(measure):.1f} ± {100 * (error(accuracies) or of_images):.1f}"
+
+
+def difference(arm: Arm, rival: Arm, measure: str) -> str:
+    """The mean difference over common seeds, with its standard error over images, and over seeds if there are some."""
+
+    def bits(arm: Arm, seed: int) -> str:
+        return str(arm.seeds[seed]["right"][measure])
+
+    by_seed = [
+        [int(a) - int(b) for a, b in zip(bits(arm, seed), bits(rival, seed), strict=True)]
+        for seed in sorted(arm.seeds.keys() & rival.seeds.keys())
+    ]
+    if not by_seed:
+        return "no common seed"
+    images = [one for of_seed in by_seed for one in of_seed]
+    seeds = error([statistics.fmean(of_seed) for of_seed in by_seed])
+    over_seeds = "" if seeds is None else f", seeds ± {100 * seeds:.1f}"
+    return f"{100 * statistics.fmean(images):+.1f} (images ± {100 * (error(images) or 0.0):.1f}{over_seeds})"
+
+
+def error(values: Sequence[float]) -> float | None:
+    """The standard error of a mean; None of a single value."""
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None

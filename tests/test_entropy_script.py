@@ -1,0 +1,77 @@
+"""`scripts/entropy.py`: budgets, arms and tables; trainings and evaluations have tests of their own."""
+
+import importlib
+import statistics
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from atent.errors import UserError
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType, ModuleType]:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    arms, table, budget = (importlib.import_module(name) for name in ("entropy_arms", "entropy_table", "equal_budget"))
+    return arms, table, budget
+
+
+def test_all_arms_of_a_group_have_the_same_cost(scripts: tuple[ModuleType, ...]) -> None:
+    """Images times passes, in one epoch or several; arms with 40 epochs of 2,000 images have a length of their own."""
+    arms, _, budget = scripts
+    for name, group in arms.GROUPS.items():
+        recipes = [arms.recipe_for(arms.Job(arm, 20.0, 0.05, 0), 60_000) for arm in group]
+        costs = [recipe.epochs * (60_000 - recipe.validation) * budget.time_of(recipe) for recipe in recipes]
+        if name == "overfitting":
+            assert {(recipe.epochs, recipe.validation) for recipe in recipes} == {(40, 58_000)}
+        else:
+            assert max(costs) / min(costs) < 1.011  # at most 1 % of an epoch is left out
+            assert costs[0] == pytest.approx(20 * 60 * arms.RATE[recipes[0].model], rel=0.011)
+        assert all(recipe.validation >= 5000 for recipe in recipes)  # 300 of these are evaluated
+
+
+def test_an_arm_is_a_training_and_its_parts(scripts: tuple[ModuleType, ...]) -> None:
+    arms, _, _ = scripts
+    recipe = arms.recipe_for(arms.Job("k3+trades+t0.5+awp", 20.0, 0.03, 7), 60_000)
+    fields = ("name", "steps", "reach", "temperature")
+    assert [recipe.defense[field] for field in fields] == ["trades", 3, 1.8, 0.5]
+    assert (recipe.awp, recipe.optimizer["lr"], recipe.seed) == (0.01, 0.03, 7)
+    for wrong in ("k7", "k3+nothing"):
+        with pytest.raises(UserError, match="unknown"):
+            arms.changes_of(wrong)
+
+
+def row(arm: str, seed: int, strong: str, lr: float = 0.05, minutes: float = 5.0) -> dict[str, Any]:
+    job = {"arm": arm, "minutes": minutes, "lr": lr, "seed": seed, "data": "mnist", "images": 1000, "failed": None}
+    return {**job, "right": {"PGD-40": "1" * len(strong), "strong": strong}}
+
+
+def test_differences_are_those_of_the_same_images_and_seeds(scripts: tuple[ModuleType, ...]) -> None:
+    _, table, _ = scripts
+    rows = [
+        row("k10", 0, "1100"),
+        row("k10", 1, "1111"),
+        row("k10", 0, "0000", lr=0.03),  # the worse learning rate of the reference is not compared with
+        row("k3", 0, "1110"),
+        row("k3", 1, "1110"),
+        row("k1", 2, "1111"),
+    ]
+    lines = table.table(rows, "k10").splitlines()
+    by_arm = {tuple(line.split(" | ")[:2]): line for line in lines if line.startswith("| k")}
+    seeds = statistics.stdev([0.25, -0.25]) / 2**0.5
+    images = statistics.stdev([0, 0, 1, 0, 0, 0, 0, -1]) / 8**0.5
+    assert f"+0.0 (images ± {100 * images:.1f}, seeds ± {100 * seeds:.1f})" in by_arm["| k3", "0.05"]
+    assert "75.0 ± 25.0" in by_arm["| k10", "0.05"]
+    assert "no common seed" in by_arm["| k1", "0.05"]
+    assert "-50.0" in by_arm["| k10", "0.03"]
+
+
+def test_arms_with_other_budgets_can_be_compared(scripts: tuple[ModuleType, ...]) -> None:
+    _, table, _ = scripts
+    rows = [row("k10", 0, "1100", minutes=20), row("k3", 0, "1110") | {"failed": "plateau"}]
+    assert "k10@20" not in table.table(rows, None)
+    (line,) = [line for line in table.table(rows, "k10@20", together=True).splitlines() if line.startswith("| k3@5")]
+    assert "+25.0" in line
+    assert "1, 1 failed" in line
