@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -37,15 +37,19 @@ class Step(NamedTuple):
 
 def new_memory(defense: Defense, count: int, threat: Threat) -> Tensor | None:
     """What a defense keeps during a training of `count` examples: a number for each, or a pull that adapts."""
-    if isinstance(defense, Search) and defense.pull_rate:
+    if _adapts(defense):
         return torch.tensor([defense.first_pull(threat)], dtype=torch.float64)
     return defense.new_memory(count) if isinstance(defense, Remembering) else None
 
 
 def adapt(defense: Defense, memory: Tensor | None, step: Step, threat: Threat) -> None:
     """Update a pull that adapts after a step."""
-    if memory is not None and isinstance(defense, Search):
+    if memory is not None and _adapts(defense):
         memory[0] = defense.next_pull(float(memory), step.radius, threat)
+
+
+def _adapts(defense: Defense) -> TypeGuard[Search]:
+    return isinstance(defense, Search) and defense.pull_rate > 0
 
 
 @contextmanager
@@ -53,7 +57,7 @@ def with_memory(
     defense: Defense, memory: Tensor | None, indices: Tensor, device: torch.device | str, threat: Threat
 ) -> Iterator[Defense]:
     """The defense with its memory of these examples bound to it; updates of the memory are stored afterwards."""
-    if memory is not None and isinstance(defense, Search):
+    if memory is not None and _adapts(defense):
         yield defense.pulled(float(memory), threat)
         return
     if memory is None or not isinstance(defense, Remembering):
