@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from atent.data.arrays import Arrays
 from atent.data.folder import recorded_folder, scan_folder
+from atent.data.given import GIVEN
 from atent.data.images import Images, Split
 from atent.data.published import SOURCES, Published
 from atent.errors import UserError, unknown
@@ -40,6 +41,8 @@ def open_data(
         if resize is not None:
             raise UserError(f"resize = {resize} with data {name}; allowed: only with folders of your own images")
         return Published(name, data_dir)
+    if name.endswith(GIVEN):
+        raise UserError(f"the images were {name}; give them again in Python, or others by name with --data")
     path = Path(name)
     if path.is_dir():
         return recorded_folder(path, known) if known else scan_folder(path, resize, test_share)

@@ -69,6 +69,17 @@ class Images:
         """The images with these indices."""
         return Images(self.x[indices], self.y[indices], self.classes)
 
+    def first(self, count: int | None) -> "Images":
+        """The first `count` images; None: all."""
+        if count is not None and not 1 <= count <= len(self):
+            raise UserError(f"--examples {count}; allowed: 1 to {len(self)}")
+        return self.take(slice(count))
+
+    def named_for(self, classes: int) -> "Images":
+        """The same images with a name for each of a network's classes; of some, there may be no image."""
+        names = self.classes if len(self.classes) == classes else tuple(map(str, range(classes)))
+        return Images(self.x, self.y, names)
+
     def batch(self, indices: Tensor | slice, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """The pixels as floats in [0,1], channels last in memory (the faster layout), and the labels."""
         return self._finished(self.take(indices).pixels(), indices, device)

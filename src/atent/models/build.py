@@ -15,7 +15,7 @@ from atent.models.outside import outside_model
 from atent.models.resnet import ResNet
 from atent.models.small_cnn import SmallCnn
 from atent.models.wide_resnet import WideResNet
-from atent.network import Shape, borrowed
+from atent.network import Shape, borrowed, logits_only, unwrap_logits
 
 MODELS: dict[str, Callable[[Shape], nn.Module]] = {
     "small-cnn": SmallCnn,
@@ -31,18 +31,26 @@ OBJECT = " (a Python object)"  # end of the name of a network that was given as 
 
 
 def build_model(model: str | nn.Module, shape: Shape) -> nn.Module:
-    """A network by built-in name, a user's `package.module:function`, `timm:resnet18` or `torchvision:resnet18`."""
+    """A network by built-in name, a user's `package.module:function`, `timm:resnet18` or `torchvision:resnet18`.
+
+    Where its outputs have a field `logits`, it returns that alone. A network that is given as an object is unchanged.
+    """
     if isinstance(model, nn.Module):
         name, network = type(model).__name__, model
     else:
         name, network = model, _built(model, shape)
-    _check_fits(name, network, shape)
+        if model not in MODELS:
+            unwrap_logits(network)
+    with logits_only(network):
+        _check_fits(name, network, shape)
     return network
 
 
 def _built(name: str, shape: Shape) -> nn.Module:
     if name.endswith(OBJECT):
-        raise UserError(f"the network was {name}; --model package.module:function must name a function that builds it")
+        raise UserError(
+            f"the network was {name}; give it again: --model package.module:function, in Python model=network"
+        )
     build: Callable[..., nn.Module] = outside_model(name) or look_up(MODELS, name, "model")
     try:
         network = build(shape) if _wants_shape(build) else build()

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,13 @@ from torch import nn
 from atent.attacks import Cascade
 from atent.attacks.protocols import title_of
 from atent.data.dataset import DataSet, open_data
+from atent.data.given import Given
 from atent.data.images import Images, augment_crop_flip, epoch_batches, hold_out
-from atent.data.published import SOURCES
-from atent.defenses import Remembering
 from atent.errors import Interrupted, UserError
 from atent.evaluation.attack import attack_images
 from atent.machine import environment, ram_bytes
-from atent.models.build import OBJECT, build_model
-from atent.models.standardize import Standardized
-from atent.models.weights import freeze, load_weights
-from atent.optim.averaging import averaged
+from atent.models.build import OBJECT
+from atent.network import logits_only
 from atent.progress import progress, stop_requests
 from atent.randomness import derive, derive_seed
 from atent.recipe import Recipe, parse_recipe, recipe_of
@@ -31,6 +29,7 @@ from atent.storage.rows import clean_rate, robust_rate
 from atent.storage.run import Run
 from atent.training.alarms import collapse_text, collapsed, masked, unwatched
 from atent.training.options import TrainingOptions
+from atent.training.start import initial_state, load_start
 from atent.training.state import Epoch, State, score
 from atent.training.step import NotFiniteError, train_step, with_memory
 from atent.training.tensorboard import Draw, board, no_board
@@ -42,12 +41,13 @@ def fit(
     *,
     data_dir: Path | str | None = None,
     model: nn.Module | None = None,
+    given: Given | None = None,
     how: TrainingOptions = TrainingOptions(),  # noqa: B008 (it is frozen)
 ) -> Run:
     """Train with the recipe and write to the folder `out`; called again, resume from its last checkpoint.
 
-    If `model` is given, it is trained instead of the network of the recipe. The best epoch and early stopping are
-    decided on images held out of the training set; the test set is not read.
+    If `model` is given, it is trained instead of the network of the recipe; likewise images that are `given`. The best
+    epoch and early stopping are decided on images held out of the training set; the test set is not read.
     """
     run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(exclude_unset=True), "recipe", make="all")
     if model is not None:
@@ -55,25 +55,29 @@ def fit(
     if run.recipe_file.exists():
         recipe = recipe.resuming(recipe_of(run))
         recipe.check_same(recipe_of(run), run.folder)
-    data = open_data(
-        recipe.data,
-        Path(data_dir) if data_dir else None,
-        resize=recipe.resize,
-        test_share=recipe.test_share,
-        known=run.data_record(),
-    )
+    data = _data(recipe, Path(data_dir) if data_dir else None, given, run)
     train, held = hold_out(data.images("train"), recipe.validation, derive(recipe.seed, "hold-out"))
     held = held.take(slice(recipe.monitor_examples)).in_memory()
     stream = train.nbytes > ram_bytes() / 4 if how.stream is None else how.stream
     if not stream:
         train = train.in_memory()
-    state = _initial_state(recipe, train, model, how.device)
-    if recipe.weights and not run.last.exists():
-        digest = load_weights(state.model, Path(recipe.weights), recipe.reset)
-        how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
-    with alone(run.last):
-        _fit(state, recipe, data, train, held, run, how)
+    with logits_only(model) if model is not None else nullcontext():
+        state = initial_state(recipe, train, model, how.device)
+        if recipe.weights and not run.last.exists():
+            digest = load_start(state.model, recipe, train.shape)
+            how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
+        with alone(run.last):
+            _fit(state, recipe, data, train, held, run, how)
     return run
+
+
+def _data(recipe: Recipe, data_dir: Path | None, given: Given | None, run: Run) -> DataSet:
+    known = run.data_record()
+    if given is None:
+        return open_data(recipe.data, data_dir, resize=recipe.resize, test_share=recipe.test_share, known=known)
+    if known is not None and known != given.record:
+        raise UserError(f"the images are not those that {run.folder} was trained on; allowed: the same, or another out")
+    return given
 
 
 def _fit(
@@ -89,7 +93,7 @@ def _fit(
             how.say(f"resuming from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     else:
         watched = f"each epoch is evaluated on {len(held):,} held-out images" if len(held) else "no held-out images"
-        how.say(f"{recipe.data}: {train.summary}; {watched}")
+        how.say(f"{recipe.data}: {train.summary}; {watched}; device: {how.device}")
         if reason := unwatched(recipe):
             how.say(f"caution: {reason}")
     write_rows(run.log, state.history)
@@ -107,26 +111,6 @@ def _fit(
                     state.save(run.last, recipe)
                     raise Interrupted(stop[0])
             _finish_epoch(state, recipe, train, held, run, how, draw)
-
-
-def make_model(recipe: Recipe, images: Images, network: nn.Module | None = None) -> nn.Module:
-    """Build the network for these images, or use the given one; add a standardizing layer if the recipe says so."""
-    built = build_model(network or recipe.model, images.shape)
-    if not recipe.standardize:
-        return built
-    known = SOURCES.get(recipe.data)
-    mean, std = (known.mean, known.std) if known else images.mean_and_std()
-    return Standardized(built, mean, std)
-
-
-def _initial_state(recipe: Recipe, train: Images, network: nn.Module | None, device: torch.device | str) -> State:
-    torch.manual_seed(derive_seed(recipe.seed, "weights"))
-    model = make_model(recipe, train, network).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    freeze(model, recipe.freeze)
-    average = averaged(model, recipe.averaging) if recipe.averaging else None
-    defense, optimizer, _ = recipe.methods
-    memory = defense.new_memory(len(train)) if isinstance(defense, Remembering) else None
-    return State(model, optimizer(model.parameters()), average, memory)
 
 
 def _train_epoch(
