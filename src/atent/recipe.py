@@ -26,8 +26,9 @@ from atent.methods import (
     names_in,
     written_out,
 )
-from atent.optim.optimizers import OPTIMIZERS, Optimizer
-from atent.optim.schedule import Schedule
+from atent.optim.optimizers import Optimizer
+from atent.optim.outside import make_optimizer, make_rates
+from atent.optim.schedule import AnySchedule, Rates, Schedule
 from atent.storage.files import read_json
 from atent.storage.run import Run
 from atent.threat import Threat, check_threat
@@ -35,7 +36,7 @@ from atent.threat import Threat, check_threat
 RECIPES = Path(__file__).parent / "recipes"
 _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "defense": partial(make, DEFENSES, kind="defense"),
-    "optimizer": partial(make, OPTIMIZERS, kind="optimizer"),
+    "optimizer": make_optimizer,
     "monitor": partial(make_attack, where="monitor"),
 }
 _UNNAMED = {"optimizer": {"name": "sgd"}, "monitor": {"name": "apgd"}}
@@ -81,7 +82,7 @@ class Recipe(BaseModel):
     gibbs: Scale = 0.0
     defense: dict[str, Any]
     optimizer: dict[str, Any] = {}
-    schedule: Schedule = Schedule()
+    schedule: AnySchedule = Schedule()
     monitor: dict[str, Any] = {"name": "apgd", "steps": 20}
     monitor_examples: Count = 1000
     smooth: Scale = 0.0
@@ -122,7 +123,7 @@ class Recipe(BaseModel):
         threat = self.make_threat()
         for method in map(self._made.get, ("defense", "monitor")):
             check_threat(method, threat)
-        if self.schedule.warmup * self.schedule.eps_warmup > 0:
+        if isinstance(self.schedule, Schedule) and self.schedule.eps_share(0.0) < 1:
             try:
                 check_threat(self._made.get("defense"), threat.scaled(0.001))
             except ValueError as error:
@@ -158,6 +159,11 @@ class Recipe(BaseModel):
     def chosen_by(self) -> Choice:
         """The held-out accuracy that selects the best epoch: `choose` of the recipe, or the choice of the defense."""
         return self.choose or chosen_by(self.methods.defense)
+
+    @cached_property
+    def rates(self) -> Rates:
+        """The learning rate and eps during training; a user's own schedule is imported."""
+        return make_rates(self.schedule, self.methods.optimizer.lr)
 
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)
@@ -209,7 +215,7 @@ def parse_recipe(table: Mapping[str, Any], where: str, *, make: Literal["all", "
     if not isinstance(table, Mapping):
         raise UserError(f"{where}: the recipe is {table!r}; expected a table")
     for part, kind in ((table, Recipe), (table.get("schedule"), Schedule)):
-        for key in part if isinstance(part, Mapping) else ():
+        for key in part if isinstance(part, Mapping) and not (kind is Schedule and imports(part)) else ():
             if key not in field_names(kind):
                 raise unknown(f"{kind.__name__.lower()} key", key, field_names(kind), where)
     try:

@@ -21,7 +21,7 @@ PACKAGED = Path(__file__).parents[1] / "datasets"
 
 @dataclass(frozen=True)
 class Source:
-    """A published data set: its files, their md5 sums, how to read them, an image's shape, classes, mean and deviation."""
+    """A published data set: its files, their md5 sums, how to read them, shape, class names, mean, deviation."""
 
     files: dict[Split, tuple[str, ...]]
     sums: dict[str, str]

@@ -11,6 +11,7 @@ from atent.data.given import InHand
 from atent.evaluation.certify import certify_target, doubts_about, plan_certificates
 from atent.evaluation.checks import check_range
 from atent.evaluation.in_hand import device_of, in_hand, read_files, rows_folder, save_files
+from atent.methods import readable
 from atent.report.html import html_table
 from atent.smoothing.stopping import Smoothing
 from atent.storage.certificates import Certified, CertifiedRow, read_certified
@@ -70,6 +71,7 @@ class Certification:
         return save_files(self.files, folder)
 
 
+@readable
 def certify(
     model: nn.Module,
     x: InHand | str,

@@ -17,6 +17,7 @@ from atent.evaluation.in_hand import device_of, in_hand, read_files, rows_folder
 from atent.evaluation.sampling import Goal
 from atent.evaluation.suites import Choice, choose_attacks
 from atent.evaluation.target import Target
+from atent.methods import readable
 from atent.report.html import html_table
 from atent.report.tables import worst_case
 from atent.report.verdict import verdict
@@ -73,6 +74,7 @@ class Evaluation:
         return save_files(self.files, folder)
 
 
+@readable
 def evaluate(
     model: nn.Module,
     x: InHand | str,

@@ -14,6 +14,7 @@ from atent.data.dataset import open_data
 from atent.data.images import Images
 from atent.errors import UserError
 from atent.evaluation.trained import check_trusted, find_weights, is_function, load_network
+from atent.methods import readable
 from atent.models import Shape
 from atent.models.build import build_model
 from atent.models.weights import weights_hash
@@ -63,6 +64,7 @@ class Target:
         return json.loads(json.dumps(header))  # type: ignore[no-any-return]  # as it will be read: tuples become lists
 
 
+@readable
 def open_target(
     name: str | Path,
     *,

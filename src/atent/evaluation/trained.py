@@ -8,6 +8,7 @@ from torch import nn
 from atent.data.dataset import open_data
 from atent.data.published import SOURCES
 from atent.errors import UserError
+from atent.methods import readable
 from atent.models import Shape, Standardized, is_users
 from atent.models.build import build_model
 from atent.models.weights import load_weights
@@ -17,6 +18,7 @@ from atent.storage.files import load_tensors
 from atent.storage.run import Run
 
 
+@readable
 def load(
     run: str | Path,
     *,

@@ -18,6 +18,7 @@ from atent.data.images import Images, augment_crop_flip, epoch_batches, hold_out
 from atent.errors import Interrupted, UserError
 from atent.evaluation.attack import attack_images
 from atent.machine import environment, ram_bytes
+from atent.methods import readable
 from atent.models.build import OBJECT
 from atent.network import logits_only
 from atent.progress import progress, stop_requests
@@ -35,6 +36,7 @@ from atent.training.step import NotFiniteError, train_step, with_memory
 from atent.training.tensorboard import Draw, board, no_board
 
 
+@readable
 def fit(
     recipe: Recipe,
     out: Path | str,
@@ -50,6 +52,7 @@ def fit(
     epoch and early stopping are decided on images held out of the training set; the test set is not read.
     """
     run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(exclude_unset=True), "recipe", make="all")
+    recipe.rates.rate(0.0, recipe.epochs)  # a user's own schedule is refused before any work
     if model is not None:
         recipe = recipe.model_copy(update={"model": f"{type(model).__module__}.{type(model).__qualname__}{OBJECT}"})
     if run.recipe_file.exists():
@@ -125,12 +128,12 @@ def _train_epoch(
         here = (state.epoch, state.batch)
         done = (state.epoch + state.batch / per_epoch) / recipe.epochs
         for group in state.optimizer.param_groups:
-            group["lr"] = optimizer.lr * recipe.schedule.rate(done, recipe.epochs)
+            group["lr"] = optimizer.lr * recipe.rates.rate(done, recipe.epochs)
         generator = derive(recipe.seed, "batch", *here, device=how.device)
         torch.manual_seed(derive_seed(recipe.seed, "dropout", *here))
         if recipe.augment == "crop-flip":
             x = augment_crop_flip(x, generator)
-        now = threat.scaled(recipe.schedule.eps_share(done))
+        now = threat.scaled(recipe.rates.eps_share(done))
         try:
             with with_memory(defense, state.memory, indices, how.device) as informed:
                 added = {"awp": recipe.awp if done >= recipe.awp_start else 0.0, "gibbs": recipe.gibbs}

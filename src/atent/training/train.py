@@ -12,6 +12,7 @@ from atent.errors import UserError
 from atent.evaluation.in_hand import check_fits
 from atent.evaluation.trained import load
 from atent.machine import pick_device
+from atent.methods import readable
 from atent.network import logits_only
 from atent.recipe import load_recipe
 from atent.report.html import html_table
@@ -75,6 +76,7 @@ class Training:
         return html_table(repr(self), columns, lines, self.warnings)
 
 
+@readable
 def train(
     model: nn.Module | str,
     x: InHand | str,
