@@ -56,8 +56,7 @@ class Recipe(BaseModel):
     """Data, network, threat, methods and schedule of one training. `defense`, `optimizer`, `monitor` name a method.
 
     Making a method checks its fields and fills in its defaults. The pydantic context `{"make": ...}` states which are
-    made: "all", for a recipe that a user names, imports `package.module:Name`, too; "ours", for a recipe that is
-    only shown, makes the built-in ones; "none" is for a recipe read from a run or a checkpoint.
+    made: "all" (a user names the recipe), imported ones too; "ours" (it is only shown); "none" (it is read from a run).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,6 +70,7 @@ class Recipe(BaseModel):
     validation: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] = 5000
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     resize: Count | None = None
+    white: Annotated[int, Field(ge=1, le=65535)] | None = None
     augment: Augmentation = "none"
     standardize: bool = False
     weights: str | None = None
@@ -225,7 +225,6 @@ def parse_recipe(table: Mapping[str, Any], where: str, *, make: Literal["all", "
 
 
 def recipe_of(run: Run) -> Recipe:
-    """The recipe of a run."""
     return parse_recipe(read_json(run.recipe_file), str(run.recipe_file))
 
 
@@ -245,6 +244,7 @@ def _replace(table: dict[str, Any], key: str, value: Any) -> None:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
             raise UserError(f"--set {key}: {parent} is not a table")
-    if last == "name" and parents[-1:] in (["defense"], ["optimizer"], ["monitor"]) and table.get("name") != value:
+    ours = parents == ["schedule"] and not imports([table, {"name": value}])  # our schedules share their fields
+    if last == "name" and parents and table.get("name") != value and not ours:
         table.clear()
     table[last] = value

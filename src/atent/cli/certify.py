@@ -59,6 +59,7 @@ def certify(
     from atent.evaluation.certify import certify_target, check_deterministic, doubts_about, plan_certificates
     from atent.evaluation.suites import choose_attacks
     from atent.evaluation.target import every_image
+    from atent.machine import say_device
     from atent.report.brackets import print_bracket
     from atent.report.terminal import print_certified
     from atent.smoothing.smoothed import Smoothed
@@ -80,6 +81,7 @@ def certify(
     check_deterministic(found.network, found.images, device)  # before anything is printed
     if choice and choice.one:
         check_attack(choice.one, Smoothed(found.network, sigma), goals[-1][0])
+    say_device(device)
     for doubt in doubts_about(sigma):
         print(f"caution: {doubt}", file=sys.stderr)
     print(

@@ -42,7 +42,7 @@ class Images:
     @property
     def nbytes(self) -> int:
         """The bytes that the pixels take in memory (files: would take)."""
-        return math.prod(self.x.shape) * (4 if isinstance(self.x, Tensor) and self.x.dtype == torch.float32 else 1)
+        return math.prod(self.x.shape) * self.x.dtype.itemsize
 
     @cached_property
     def constant_accuracy(self) -> float:
@@ -111,7 +111,7 @@ class Images:
         """The same images with all files read into memory."""
         if not isinstance(self.x, Files):
             return self
-        pixels = torch.empty(self.x.shape, dtype=torch.uint8)
+        pixels = torch.empty(self.x.shape, dtype=self.x.dtype)
         parts = torch.arange(len(self)).split(_CHUNK) if len(self) else ()
         with progress("reading images", len(self), "images", brief=True) as show, ThreadPoolExecutor(_READERS) as pool:
             for part, found in zip(parts, pool.map(lambda part: self.take(part).pixels(), parts), strict=True):

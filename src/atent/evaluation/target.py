@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from atent import __version__
-from atent.data.dataset import open_data
+from atent.data.dataset import DataSet, open_data
 from atent.data.images import Images
 from atent.errors import UserError
 from atent.evaluation.trained import check_trusted, find_weights, is_function, load_network
 from atent.methods import readable
 from atent.models import Shape
-from atent.models.build import build_model
+from atent.models.build import build_trained
 from atent.models.weights import weights_hash
 from atent.recipe import Recipe
 from atent.smoothing.smoothed import Smoothed
@@ -72,6 +72,7 @@ def open_target(
     data: str | None = None,
     data_dir: Path | None = None,
     resize: int | None = None,
+    white: int | None = None,
     examples: int | None = None,
     device: torch.device | str = "cpu",
     trust: bool = False,
@@ -82,7 +83,8 @@ def open_target(
     Or call `package.module:function`, which returns a network with its weights; its data must be named.
     """
     if is_function(name):
-        return _open_function(str(name), model, data, data_dir, resize=resize, examples=examples, device=device)
+        found = None if data is None else open_data(data, data_dir, resize=resize, white=white)
+        return _open_function(str(name), model, data, found, examples=examples, device=device)
     path = Path(name)
     weights, recipe = find_weights(path)
     if recipe and not model:
@@ -91,7 +93,8 @@ def open_target(
     where = data or (recipe.data if recipe else None)
     if build is None or where is None:
         raise UserError(f"{path} does not say what it is, so {'--model' if build is None else '--data'} must be given")
-    images, shown = _test_images(where, data_dir, resize, recipe, Run(path if path.is_dir() else path.parent))
+    run = Run(path if path.is_dir() else path.parent)
+    images, shown = _test_images(where, data_dir, resize, white, recipe, run)
     images = images.first(examples)
     network, digest = load_network(build, recipe, weights, images.shape, device)
     folder = path if path.is_dir() else Path("runs") / f"{path.stem}-{digest[:6]}"
@@ -117,7 +120,7 @@ def open_network(
     Another `package.module:function` that only the file names is refused without `trust`.
     """
     if is_function(name):
-        return build_model(str(name), shape).to(device).eval()
+        return build_trained(str(name), shape).to(device).eval()
     weights, recipe = find_weights(Path(name))
     if recipe and recipe.model != model:
         check_trusted(recipe.model, Path(name), trust, "give a package.module:function that makes it with its weights")
@@ -128,19 +131,17 @@ def _open_function(
     name: str,
     model: str | nn.Module | None,
     data: str | None,
-    data_dir: Path | None,
+    found: DataSet | None,
     *,
-    resize: int | None,
     examples: int | None,
     device: torch.device | str,
 ) -> Target:
     if model is not None:
         raise UserError(f"--model {model} with the target {name}, which is a function that makes its own network")
-    if data is None:
+    if data is None or found is None:
         raise UserError(f"{name} does not say its data, so --data must be given")
-    found = open_data(data, data_dir, resize=resize)
     images = found.images("test").first(examples)
-    network = build_model(name, images.shape).to(device).eval()
+    network = build_trained(name, images.shape).to(device).eval()
     digest = weights_hash(network)
     folder = Path("runs") / f"{name.partition(':')[2]}-{digest[:6]}"
     return Target(network, digest, name, images, data, None, folder, found.digest)
@@ -152,16 +153,17 @@ def every_image(target: Target, every: int, examples: int | None) -> Target:
 
 
 def _test_images(
-    data: str, data_dir: Path | None, resize: int | None, recipe: Recipe | None, run: Run
+    data: str, data_dir: Path | None, resize: int | None, white: int | None, recipe: Recipe | None, run: Run
 ) -> tuple[Images, str]:
     """The test images, of a user's own data those that the run kept out of its training; and a digest of them."""
     if recipe is None:
-        found = open_data(data, data_dir, resize=resize)
+        found = open_data(data, data_dir, resize=resize, white=white)
         return found.images("test"), found.digest
     trained_on = data == recipe.data or Path(data).resolve() == Path(recipe.data).resolve()
     record = run.data_record() or {}
     known = record if trained_on else None
-    found = open_data(data, data_dir, resize=resize or recipe.resize, test_share=recipe.test_share, known=known)
+    scale = {"resize": resize or recipe.resize, "white": white or recipe.white}
+    found = open_data(data, data_dir, **scale, test_share=recipe.test_share, known=known)
     images = found.images("test")
     trained = tuple(record.get("train", images.classes))
     if images.classes != trained:

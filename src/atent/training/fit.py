@@ -77,7 +77,8 @@ def fit(
 def _data(recipe: Recipe, data_dir: Path | None, given: Given | None, run: Run) -> DataSet:
     known = run.data_record()
     if given is None:
-        return open_data(recipe.data, data_dir, resize=recipe.resize, test_share=recipe.test_share, known=known)
+        scale = {"resize": recipe.resize, "white": recipe.white}
+        return open_data(recipe.data, data_dir, **scale, test_share=recipe.test_share, known=known)
     if known is not None and known != given.record:
         raise UserError(f"the images are not those that {run.folder} was trained on; allowed: the same, or another out")
     return given

@@ -9,8 +9,9 @@ from atent.data.images import Images
 from atent.data.published import SOURCES
 from atent.defenses import Remembering
 from atent.models.build import build_model
+from atent.models.outside import PRETRAINED
 from atent.models.standardize import Standardized
-from atent.models.weights import freeze, load_weights
+from atent.models.weights import freeze, load_pretrained, load_weights
 from atent.network import Shape
 from atent.optim.averaging import averaged
 from atent.randomness import derive_seed
@@ -40,5 +41,7 @@ def initial_state(recipe: Recipe, train: Images, network: nn.Module | None, devi
 
 
 def load_start(model: nn.Module, recipe: Recipe, shape: Shape) -> str:
-    """Load the weights that the recipe starts from; returns their sha256."""
+    """Load the weights that the recipe starts from, a file's or a library's; returns their sha256."""
+    if recipe.weights == PRETRAINED:
+        return load_pretrained(model, recipe.model, shape.classes, recipe.reset)
     return load_weights(model, Path(str(recipe.weights)), recipe.reset)
