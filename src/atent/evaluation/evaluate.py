@@ -23,7 +23,7 @@ from atent.report.tables import worst_case
 from atent.report.verdict import verdict
 from atent.storage.row_file import RowFile, finished_files
 from atent.storage.row_format import Content, Cost
-from atent.storage.rows import ATTACK, Rate, Row, clean_rate, robust_rate
+from atent.storage.rows import ATTACK, Rate, Row, clean_rate
 from atent.storage.samples import SAMPLE
 from atent.threat import Threat
 
@@ -66,8 +66,11 @@ class Evaluation:
         return verdict(self.name, self.threat, self.images, robust, self.clean, self.warnings, sampled=self.sampled)
 
     def _repr_html_(self) -> str:
-        lines = [[title, f"{len(rows):,}", str(robust_rate(rows))] for title, rows in self.rows.items()]
-        return html_table(repr(self), ["attack", "images", "robust % [95 %]"], lines, self.warnings or ())
+        lines = [
+            [title, f"{len(rows):,}", f"{sum(row['robust'] for row in rows):,}"] for title, rows in self.rows.items()
+        ]
+        columns = ["attack", "images", "still classified correctly"]
+        return html_table(repr(self), columns, lines, self.warnings or ())
 
     def save(self, folder: Path | str) -> Path:
         """Write the rows into a run folder, which `atent show` reads."""

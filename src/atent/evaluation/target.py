@@ -18,6 +18,7 @@ from atent.methods import readable
 from atent.models import Shape
 from atent.models.build import build_trained
 from atent.models.weights import weights_hash
+from atent.network import unwrap_logits
 from atent.recipe import Recipe
 from atent.smoothing.smoothed import Smoothed
 from atent.storage.run import Run
@@ -97,6 +98,7 @@ def open_target(
     images, shown = _test_images(where, data_dir, resize, white, recipe, run)
     images = images.first(examples)
     network, digest = load_network(build, recipe, weights, images.shape, device)
+    unwrap_logits(network)
     folder = path if path.is_dir() else Path("runs") / f"{path.stem}-{digest[:6]}"
     called = build if isinstance(build, str) else type(build).__name__
     threat, smooth = (recipe.threat, recipe.smooth) if recipe else (None, 0.0)

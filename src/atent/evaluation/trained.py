@@ -12,7 +12,6 @@ from atent.methods import readable
 from atent.models import Shape, Standardized, is_users
 from atent.models.build import build_model
 from atent.models.weights import load_weights
-from atent.network import unwrap_logits
 from atent.recipe import Recipe, parse_recipe, recipe_of
 from atent.storage.files import load_tensors
 from atent.storage.run import Run
@@ -89,7 +88,6 @@ def load_network(
 ) -> tuple[nn.Module, str]:
     """The network with these weights, and their hash."""
     network = build_model(model, shape)
-    unwrap_logits(network)
     if recipe and recipe.standardize:
         channels = shape.image[0]
         network = Standardized(network, [0.0] * channels, [1.0] * channels)  # the weights hold its numbers
