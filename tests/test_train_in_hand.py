@@ -17,8 +17,9 @@ from atent.evaluation import trained as trained_module
 from atent.evaluation.target import open_target
 from atent.network import predict
 from atent.storage.run import Run
-from short_runs import QUIET, assert_same_run, tiny
+from short_runs import QUIET, assert_same_run
 from test_cli import atent as command
+from test_trust import table, written
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch": 50, "defense.steps": 2, "monitor_examples": 20, "monitor.steps": 2}
 COUNT = 200
@@ -61,8 +62,8 @@ def test_a_network_in_hand_is_trained_itself(finished: tuple[atent.Training, nn.
 
 
 def test_training_on_tensors_learns(tmp_path: Path) -> None:
-    """Plain training on 2,000 digits: far better than the 10 % of chance on images that it has not seen."""
-    x, y = digits(2000)
+    """Plain training on 1,500 digits: far better than the 10 % of chance on images that it has not seen."""
+    x, y = digits(1500)
     settings = {"defense": "standard", "epochs": 3, "optimizer.lr": 0.01, "monitor_examples": 5}
     result = atent.train(network(), x, y, "linf:0.1", out=tmp_path, settings=settings, how=QUIET)
     test, labels = load_images("mnist-small", "test").batch(slice(500))
@@ -139,7 +140,8 @@ def test_an_attack_on_such_a_run_asks_for_its_data(
 
 
 def test_load_gives_the_network_that_open_target_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = atent.fit(tiny(epochs=1, defense__name="standard", model="lenet5"), tmp_path, how=QUIET)
+    monkeypatch.chdir(tmp_path)
+    run = Run(Path(written("run", table())))
     target = open_target(run.folder, examples=5)
     monkeypatch.setattr(trained_module, "open_data", lambda *_, **__: pytest.fail("the data are read"))
     x, _ = target.images.batch(slice(5))
