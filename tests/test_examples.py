@@ -22,6 +22,12 @@ def test_an_example_is_under_forty_lines(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < 40
 
 
+def test_every_example_is_run_by_a_test() -> None:
+    """Except the module that the others import."""
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert [path.stem for path in EXAMPLES.glob("*.py") if f'run("{path.stem}")' not in source] == ["elsewhere"]
+
+
 def test_own_loop_trains_a_robust_network(run: Any) -> None:
     names = run("own_loop")
     assert names["clean"] > 0.8

@@ -240,6 +240,7 @@ MISTAKES: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "labels as text": ((X, "cats", THREAT), {}, "the labels are a str: 'cats'"),
     "no threat": ((X, Y), {}, "threat='linf:8/255'"),
     "labels twice": ((TensorDataset(X, Y), Y, THREAT), {}, "leave y out"),
+    "labels of a file": (("mnist-small", Y, THREAT), {}, "next to 'mnist-small', which has the labels"),
     "other images": ((torch.rand(4, 3, 8, 8), Y, THREAT), {}, r"does not take images of shape \(3, 8, 8\)"),
     "pairs of what": ((Listed({"image": 1}),), {"threat": THREAT}, "the Listed gives a dict; allowed: pairs"),
     "pictures": (

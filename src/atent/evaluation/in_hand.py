@@ -36,6 +36,7 @@ def in_hand(
         raise UserError(f"the model is a {type(model).__name__}; allowed: a torch.nn.Module (atent.load opens a run)")
     with logits_only(model):
         if isinstance(x, str | Path):
+            check_no_labels(x, y)
             found = open_data(str(x), Path(data_dir) if data_dir else None)
             images, name, digest = found.images("test").first(examples), str(x), found.digest
             check_fits(model, images)
@@ -62,6 +63,12 @@ def check_fits(model: nn.Module, images: Images) -> int:
     if most >= classes:
         raise UserError(f"label {most} for a network of {classes} classes; allowed: 0 to {classes - 1}")
     return classes
+
+
+def check_no_labels(x: object, y: object) -> None:
+    """Refuse labels next to images that have them."""
+    if y is not None:
+        raise UserError(f"y = {str(y)[:40]!r} next to {x!r}, which has the labels; leave y out")
 
 
 def device_of(model: nn.Module) -> torch.device:

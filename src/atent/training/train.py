@@ -9,7 +9,7 @@ from torch import nn
 
 from atent.data.given import GIVEN, Given, InHand, given_images, name_of
 from atent.errors import UserError
-from atent.evaluation.in_hand import check_fits
+from atent.evaluation.in_hand import check_fits, check_no_labels
 from atent.evaluation.trained import load
 from atent.machine import pick_device
 from atent.methods import readable
@@ -113,6 +113,7 @@ def train(
         raise UserError(f"y = {str(y)!r}; the threat of a training is given as threat={str(y)!r}")
     given, changes = None, dict(settings or {})
     if isinstance(x, str | Path):
+        check_no_labels(x, y)
         changes["data"] = str(x)
     else:
         given = _given(model, x, y)
