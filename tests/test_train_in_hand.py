@@ -17,7 +17,8 @@ from atent.evaluation import trained as trained_module
 from atent.evaluation.target import open_target
 from atent.network import predict
 from atent.storage.run import Run
-from short_runs import QUIET, assert_same_run
+from atent.training.train import _training
+from short_runs import QUIET, assert_same_run, tiny
 from test_cli import atent as command
 from test_trust import table, written
 
@@ -198,3 +199,18 @@ def test_mistakes_are_told_in_one_line(arguments: Any, options: dict[str, Any], 
         atent.train(network(), *arguments, out=tmp_path / "run", **options)
     assert "\n" not in str(told.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_signs_of_a_failed_training_are_warnings(held: bool, finished: tuple[atent.Training, nn.Module]) -> None:
+    rows = [dict(row) for row in finished[0].history]
+    rows[1] |= {"masked": True, "plateau": True}
+    if not held:
+        rows = [
+            {key: value for key, value in row.items() if key not in ("clean", "robust", "examples")} for row in rows
+        ]
+    run = SimpleNamespace(folder=Path("runs/mine"), history=lambda: rows)
+    result = _training(run, tiny(), nn.Identity())  # type: ignore[arg-type]
+    assert [words.partition(":")[0] for words in result.warnings] == ["epoch 2", "epoch 2"]
+    assert "masked gradients" in result._repr_html_()
+    assert ("no held-out images; runs/mine" in repr(result)) is not held

@@ -14,9 +14,10 @@ from atent.evaluation.trained import load
 from atent.machine import pick_device
 from atent.methods import readable
 from atent.network import logits_only
-from atent.recipe import load_recipe
+from atent.recipe import Recipe, load_recipe
 from atent.report.html import html_table
 from atent.storage.rows import rate_of
+from atent.storage.run import Run
 from atent.threat import Threat
 from atent.training.fit import fit
 from atent.training.options import TrainingOptions
@@ -129,19 +130,22 @@ def train(
     how = how or TrainingOptions(device=pick_device("auto"))
     run = fit(chosen, out, data_dir=data_dir, model=network, given=given, how=how)
     where = Path(data_dir) if data_dir else None
-    opened = load(run.folder, model=model, data_dir=where, device=how.device)
+    return _training(run, chosen, load(run.folder, model=model, data_dir=where, device=how.device))
+
+
+def _training(run: Run, recipe: Recipe, network: nn.Module) -> Training:
     history = tuple(run.history())
     best = next(row for row in reversed(history) if row["best"])
-    signs = (f"epoch {row['epoch']}: {words}" for key, words in SIGNS.items() for row in [_first(history, key)] if row)
+    signs = ((next((row["epoch"] for row in history if row.get(key)), None), words) for key, words in SIGNS.items())
     return Training(
-        network=opened,
+        network=network,
         folder=run.folder,
-        defense=str(chosen.defense["name"]),
-        threat=chosen.threat,
+        defense=str(recipe.defense["name"]),
+        threat=recipe.threat,
         epoch=best["epoch"],
         images=best.get("examples", 0),
         history=history,
-        warnings=tuple(signs),
+        warnings=tuple(f"epoch {epoch}: {words}" for epoch, words in signs if epoch is not None),
         **_accuracies(best),
     )
 
@@ -152,10 +156,6 @@ def _given(model: nn.Module | str, x: InHand, y: Any) -> Given:
         with logits_only(model):
             images = images.named_for(check_fits(model, images))
     return Given(images, f"{name_of(x)}{GIVEN}")
-
-
-def _first(history: tuple[Mapping[str, Any], ...], sign: str) -> Mapping[str, Any] | None:
-    return next((row for row in history if row.get(sign)), None)
 
 
 def _accuracies(best: Mapping[str, Any]) -> dict[str, Any]:
