@@ -103,6 +103,15 @@ def test_every_form_of_images_gives_the_exact_worst_case(form: str, tmp_path: Pa
     assert sorted(row["label"] for row in rows) == sorted(batch()[1].tolist())
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_scripted_network_is_evaluated_as_any_other() -> None:
+    scripted = torch.jit.script(network())
+    result = atent.evaluate(scripted, *batch(20), THREAT, checks=False)
+    assert (result.clean, result.robust) == pytest.approx(exact(*batch(20)))
+    assert result.passes.backward > 0
+    assert atent.certify(scripted, *batch(3), sigma=SIGMA, n=200).images == 3
+
+
 def test_bytes_are_pixels() -> None:
     x, y = batch()
     bytes_ = (255 * x).round().byte()

@@ -119,7 +119,7 @@ def certify(
     with rows_folder(out) as folder, in_hand(model, x, y, examples=examples, data_dir=data_dir) as target:
         device = device_of(model)
         how, goals = plan_certificates(plain, list(radii), balls, target.images.shape.image, exact)
-        doubts = (*doubts_about(sigma), *check_range(model, target.images, device))
+        doubts = (*doubts_about(sigma), *check_range(target.network, target.images, device))
         path = certify_target(target, how, goals, folder, seed=seed, batch=batch, device=device)
         return _certification(read_certified(path), doubts, read_files([path, path.with_suffix(".png")], folder))
 

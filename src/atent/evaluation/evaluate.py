@@ -130,8 +130,8 @@ def evaluate(
             found = _attacked(target, choice, ball, folder, options)
         signs = None
         if checks:
-            doubts = check_range(model, target.images, device)
-            signs = (*doubts, *check_network(model, target.images, ball, seed=seed, device=device))
+            doubts = check_range(target.network, target.images, device)
+            signs = (*doubts, *check_network(target.network, target.images, ball, seed=seed, device=device))
         return Evaluation(threat=shown, images=len(target.images), warnings=signs, **found)
 
 

@@ -29,11 +29,13 @@ def in_hand(
     *,
     examples: int | None = None,
     data_dir: Path | str | None = None,
-    folder: Path | None = None,
 ) -> Iterator[Target]:
     """The network and the images as a target. The network stays on its device and is unchanged afterwards."""
     if not isinstance(model, nn.Module):
         raise UserError(f"the model is a {type(model).__name__}; allowed: a torch.nn.Module (atent.load opens a run)")
+    called = type(model).__name__
+    if isinstance(model, torch.jit.ScriptModule):  # it does not support hooks, which count its passes
+        model = nn.Sequential(model)
     with logits_only(model):
         if isinstance(x, str | Path):
             check_no_labels(x, y)
@@ -44,8 +46,7 @@ def in_hand(
             images, name = given_images(x, y, examples=examples), name_of(x)
             images = images.named_for(check_fits(model, images))
             digest = images_hash(images)
-        where = folder or Path("runs")
-        yield Target(model, weights_hash(model), type(model).__name__, images, name, None, where, digest)
+        yield Target(model, weights_hash(model), called, images, name, None, Path("runs"), digest)
 
 
 def check_fits(model: nn.Module, images: Images) -> int:
