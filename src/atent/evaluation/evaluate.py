@@ -179,8 +179,9 @@ def _sampled(
 
 
 def _is_of(header: Mapping[str, Any], target: Target, name: str, threat: Threat, seed: int) -> bool:
-    ours = (target.weights, target.digest, name, f"{threat.norm}:{threat.eps!r}", seed)
-    return ours == (header["weights"], header.get("images", ""), header["label"], header["threat"], header["seed"])
+    ours = (target.weights, target.digest, name, seed)
+    theirs = (header["weights"], header.get("images", ""), header["label"], header["seed"])
+    return ours == theirs and Threat.parse(header["threat"]) == threat
 
 
 def _accuracies(rows: Sequence[Row], robust: Rate) -> dict[str, Any]:
