@@ -49,7 +49,8 @@ from atent.smoothing.counting import Trial, run_cases
 from atent.smoothing.stopping import Smoothing
 from atent.storage.files import read_rows, write_rows
 from atent.storage.run import Run
-from atent.training.fit import fit, make_model
+from atent.training.fit import fit
+from atent.training.start import make_model
 
 ROWS = Path(__file__).parents[1] / "results" / "entropy.jsonl"
 RADII, DRAWS = (0.0, 0.5, 1.0, 1.5), 10_000

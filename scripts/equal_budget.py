@@ -23,7 +23,8 @@ from atent.recipe import Recipe, load_recipe
 from atent.storage.files import read_json, write_json
 from atent.storage.rows import clean_rate, robust_rate
 from atent.storage.run import Run
-from atent.training.fit import fit, make_model
+from atent.training.fit import fit
+from atent.training.start import make_model
 
 HELD_OUT = 2000  # images for evaluation, never trained on
 EVALUATION = "judged.json"  # its name in results of earlier versions, too

@@ -37,7 +37,8 @@ from atent.optim.averaging import averaged
 from atent.randomness import derive
 from atent.recipe import Recipe, load_recipe, parse_recipe
 from atent.storage.files import load_tensors, take_part
-from atent.training.fit import fit, make_model
+from atent.training.fit import fit
+from atent.training.start import make_model
 from atent.training.state import State
 
 ROWS = Path(__file__).parents[1] / "results" / "monitors.jsonl"

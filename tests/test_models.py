@@ -1,15 +1,17 @@
 import sys
-from types import ModuleType
+from collections import OrderedDict
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from atent.data.dataset import load
 from atent.errors import UserError
-from atent.models import MODELS, Shape, Standardize
-from atent.models.build import build_model
-from atent.models.weights import load_weights
-from atent.network import predict
+from atent.models import MODELS, Shape, Standardize, Standardized
+from atent.models.build import build_model, build_trained
+from atent.models.weights import load_pretrained, load_weights
+from atent.network import counted, predict
 from toys import SHARED, needs_shared
 
 MNIST, CIFAR = Shape((1, 28, 28), 10), Shape((3, 32, 32), 10)
@@ -121,3 +123,117 @@ def test_networks_of_other_libraries_are_built_for_the_shape(monkeypatch: pytest
     if library == "torchvision":
         with pytest.raises(UserError, match=r"does not take images of shape \(1, 8, 8\)"):
             build_model("torchvision:resnet18", Shape((1, 8, 8), 4))
+
+
+MEAN, STD, OWN_CLASSES = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25), 7
+
+
+def pretrained_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above, and with weights for seven classes, which a network with other classes cannot have."""
+    stand_in_libraries(monkeypatch)
+
+    def network(classes: int = OWN_CLASSES) -> torch.nn.Module:
+        body = [("flat", torch.nn.Flatten()), ("body", torch.nn.Linear(192, 5)), ("relu", torch.nn.ReLU())]
+        return torch.nn.Sequential(OrderedDict([*body, ("fc", torch.nn.Linear(5, classes))]))
+
+    def published() -> torch.nn.Module:
+        torch.manual_seed(1)
+        return network()
+
+    def create(name: str, pretrained: bool = False, num_classes: int = OWN_CLASSES, in_chans: int = 3) -> Any:
+        assert (name, in_chans) == ("resnet18", 3)
+        found: Any = published() if pretrained else network(num_classes)
+        found.pretrained_cfg = {"mean": MEAN, "std": STD}
+        return found
+
+    weights = SimpleNamespace(transforms=lambda: SimpleNamespace(mean=list(MEAN), std=list(STD)))
+
+    def get_model(name: str, weights: object = None, num_classes: int = OWN_CLASSES) -> Any:
+        assert name == "resnet18"
+        return published() if weights is not None else network(num_classes)
+
+    monkeypatch.setattr(sys.modules["timm"], "create_model", create)
+    for key, value in {
+        "get_model": get_model,
+        "get_model_weights": lambda _: SimpleNamespace(DEFAULT=weights),
+    }.items():
+        monkeypatch.setattr(sys.modules["torchvision.models"], key, value, raising=False)
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_a_pretrained_target_takes_pixels(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    """It has the library's weights, behind the library's standardization."""
+    pretrained_libraries(monkeypatch)
+    network = build_trained(f"{library}:resnet18", Shape((3, 8, 8), OWN_CLASSES))
+    x = torch.rand(2, 3, 8, 8)
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
+    inside = sys.modules["timm"].create_model("resnet18", pretrained=True)
+    assert torch.allclose(network(x), inside((x - mean) / std))
+    with pytest.raises(UserError, match=rf"{library}:resnet18' returned \(2, 7\).*expected logits of shape \(2, 10\)"):
+        build_trained(f"{library}:resnet18", Shape((3, 8, 8), 10))
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+@pytest.mark.parametrize("classes", [4, OWN_CLASSES])
+def test_training_starts_from_pretrained_weights(monkeypatch: pytest.MonkeyPatch, library: str, classes: int) -> None:
+    """All layers; the last one only if it has as many classes."""
+    pretrained_libraries(monkeypatch)
+    name = f"{library}:resnet18"
+    published = sys.modules["timm"].create_model("resnet18", pretrained=True).state_dict()
+    torch.manual_seed(2)
+    network = build_model(name, Shape((3, 8, 8), classes))
+    head = network.state_dict()["fc.weight"].clone()
+    model = Standardized(network, [0.0] * 3, [1.0] * 3)
+    load_pretrained(model, name, classes)
+    found = model.state_dict()
+    assert torch.equal(found["network.body.weight"], published["body.weight"])
+    assert torch.equal(found["network.fc.weight"], published["fc.weight"] if classes == OWN_CLASSES else head)
+    assert found["standardize.mean"].flatten().tolist() == pytest.approx(MEAN)
+    assert found["standardize.std"].flatten().tolist() == pytest.approx(STD)
+
+
+def test_only_networks_of_a_library_are_pretrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"pretrained weights of 'lenet5'; allowed: of timm:NAME or torchvision:NAME"):
+        load_pretrained(MODELS["lenet5"](MNIST), "lenet5", 10)
+    for module in ("timm", "torchvision", "torchvision.models"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for library in ("timm", "torchvision"):
+        with pytest.raises(UserError, match=f"cannot import {library}.*; pip install {library}$") as told:
+            build_trained(f"{library}:resnet18", Shape((3, 8, 8), 4))
+        assert "\n" not in str(told.value)
+
+
+def test_a_failed_download_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretrained_libraries(monkeypatch)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("no route to host\nand a page more")
+
+    monkeypatch.setattr(sys.modules["timm"], "create_model", fail)
+    with pytest.raises(UserError, match=r"no pretrained weights of 'timm:resnet18': OSError: no route to host$"):
+        build_trained("timm:resnet18", Shape((3, 8, 8), 4))
+
+
+class Several(torch.nn.Module):
+    """A network whose output has several fields, as those of transformers have."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(36, shape.classes))
+
+    def forward(self, x: torch.Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.layers(x), hidden=x)
+
+
+def test_logits_are_taken_out_of_an_output() -> None:
+    shape = Shape((1, 6, 6), 3)
+    x = torch.rand(2, 1, 6, 6)
+    named = build_model("test_models:Several", shape)
+    assert torch.equal(named(x), named.layers(x))  # type: ignore[operator]
+    assert list(named.state_dict()) == ["layers.1.weight", "layers.1.bias"]  # names as before
+    with counted(named) as passes:
+        named(x)
+    assert passes.forward == 2
+    given = Several(shape)
+    assert build_model(given, shape) is given
+    assert isinstance(given(x), SimpleNamespace)

@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,6 +15,9 @@ import torch
 from atent.data.download import DOWNLOADERS
 from atent.defenses import DEFENSES
 from atent.defenses.cost import passes_per_image
+from atent.evaluation.suites import SUITES
+from atent.optim.outside import make_rates
+from atent.recipe import load_recipe
 from test_cli import atent
 from toys import own_folder
 
@@ -125,7 +129,46 @@ def test_the_docs_own_defenses_train(
     assert atent(*command, "--set=monitor_examples=9", "--set=monitor.steps=2") == 0
     recipe = json.loads((tmp_path / "run" / "recipe.json").read_text(encoding="utf-8"))
     assert recipe["defense"][field] == value
-    assert len(found) == 3
+    assert len(found) == 4  # the last one is a schedule, below
+
+
+def test_the_docs_own_schedule_has_its_peak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    *_, schedule = blocks("python", (ROOT / "docs" / "extend.md").read_text(encoding="utf-8"))
+    (tmp_path / "my_rates.py").write_text(schedule, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rates = make_rates({"name": "my_rates:Triangle", "peak": 0.5}, lr=0.1)
+    assert [rates.rate(done, 3) for done in (0.0, 0.25, 0.5, 0.75, 1.0)] == [0, 0.5, 1, 0.5, 0]
+    assert rates.eps_share(0.25) == 0.5
+
+
+def test_the_docs_tables_of_optimizers_and_schedules_are_recipes() -> None:
+    tables = blocks("toml", (ROOT / "docs" / "extend.md").read_text(encoding="utf-8"))
+    changes = {key: value for table in tables for key, value in tomllib.loads(table).items()}
+    recipe = load_recipe("demo", changes)
+    assert recipe.optimizer["betas"] == [0.9, 0.95]
+    assert recipe.rates.rate(0.3, recipe.epochs) == pytest.approx(0.1 / 1e-3, rel=0.01)  # the peak, at pct_start
+
+
+@pytest.mark.parametrize(("page", "least"), [("python", 5), ("from-others", 5)])
+def test_the_docs_calls_in_python_run(page: str, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the page's order, on a small network; of other libraries' calls, none."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    x, y = torch.rand(24, 3, 4, 4), torch.arange(24) % 4
+    data = torch.utils.data.TensorDataset(x, y)
+    names: dict[str, Any] = {
+        "torch": torch,
+        "model": torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 4)),
+        "x": x,
+        "y": y,
+        **dict.fromkeys(("loader", "train_loader", "test_loader"), torch.utils.data.DataLoader(data, batch_size=8)),
+    }
+    monkeypatch.setitem(SUITES, "strong", SUITES["quick"])  # the real one takes seconds
+    found = blocks("python", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+    assert len(found) >= least
+    for block in found:
+        exec(block, names)
+    assert names["trained"].network.training is False
 
 
 def test_set_up_and_test_commands_are_the_makefiles() -> None:

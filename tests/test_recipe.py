@@ -15,7 +15,7 @@ from atent.models import Shape, Standardized
 from atent.models.build import build_model
 from atent.optim.optimizers import Adam, Sgd
 from atent.recipe import RECIPES, RENAMED, load_recipe, parse_recipe, recipe_names
-from atent.training.fit import make_model
+from atent.training.start import make_model
 from toys import generator, small_batch, small_network, stand_in
 
 TABLES = {  # of the paper: every row, and what fine-tuning starts from

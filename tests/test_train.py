@@ -22,6 +22,7 @@ from atent.threat import Threat
 from atent.training.alarms import Tally
 from atent.training.fit import fit
 from atent.training.options import TrainingOptions
+from atent.training.start import initial_state
 from atent.training.state import State
 from atent.training.step import NotFiniteError, Step, train_step
 from short_runs import QUIET, assert_same_run, tiny
@@ -120,7 +121,7 @@ def test_the_plateau_is_noticed_and_named(tmp_path: Path) -> None:
     said: list[str] = []
     recipe = tiny(epochs=1, optimizer__lr=1e-9, schedule__eps_warmup=0, averaging=0, defense__share=0.3)
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(atent.training.fit, "_initial_state", blank_state)
+    monkey.setattr(atent.training.fit, "initial_state", blank_state)
     run = fit(recipe, tmp_path, how=TrainingOptions(say=said.append))
     monkey.undo()
     assert run.history()[0]["plateau"] is True
@@ -184,7 +185,7 @@ def test_the_plateau_of_uneven_classes_is_the_entropy_of_their_labels() -> None:
         assert tally.stuck(images) is stuck
 
 
-_initial_state = atent.training.fit._initial_state
+_initial_state = initial_state
 
 
 def blank_state(*arguments: Any) -> Any:

@@ -20,6 +20,7 @@ from short_runs import QUIET, TINY, tiny
 from test_cli import atent
 
 METHODS = ["defense", "optimizer", "monitor"]
+NAMED = [*METHODS, "schedule"]
 TRAPS = ["trap:Trap", "os:system", "foolbox:Nothing"]
 SHAPE = Shape((1, 28, 28), 10)
 QUICK = ["--examples", "2", "--threads", "1"]
@@ -95,7 +96,7 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize("form", ["header", "run"])
 @pytest.mark.parametrize(
-    ("part", "name"), [*((part, "trap:Trap") for part in METHODS), *(("monitor", name) for name in TRAPS[1:])]
+    ("part", "name"), [*((part, "trap:Trap") for part in NAMED), *(("monitor", name) for name in TRAPS[1:])]
 )
 def test_methods_that_a_file_names_are_not_touched(part: str, name: str, form: str) -> None:
     honest()
@@ -134,21 +135,8 @@ def test_a_network_that_only_a_file_names_is_refused(name: str, form: str, capsy
     assert_nothing_ran()
 
 
-@pytest.mark.parametrize("form", ["header", "run"])
 @pytest.mark.parametrize("name", TRAPS)
-def test_a_schedule_is_one_of_ours(name: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    honest()
-    recipe = table("schedule", name)
-    recipe["schedule"].pop("command")
-    given = written(form, recipe)
-    for command in COMMANDS.values():
-        assert atent(*(word.format(given) for word in command), *QUICK, "--trust") == 2
-        assert name in one_line(capsys)
-    assert_nothing_ran()
-
-
-@pytest.mark.parametrize("name", TRAPS)
-@pytest.mark.parametrize("part", [*METHODS, "model"])
+@pytest.mark.parametrize("part", [*NAMED, "model"])
 def test_showing_a_recipe_runs_nothing(part: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert atent("show", toml(table(part, name))) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -168,7 +156,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fit(tiny(epochs=1), tmp_path_factory.mktemp("finished"), how=QUIET).folder
 
 
-@pytest.mark.parametrize("part", [*METHODS, "model"])
+@pytest.mark.parametrize("part", [*NAMED, "model"])
 @pytest.mark.parametrize("file", ["recipe.json", "last.safetensors"])
 def test_resuming_compares_names_and_runs_none(file: str, part: str, finished: Path) -> None:
     recipe, run = tiny(epochs=1), Run(Path("given"))

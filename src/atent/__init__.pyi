@@ -30,7 +30,13 @@ from atent.defenses import Term as Term
 from atent.defenses import Trades as Trades
 from atent.defenses import worst_point as worst_point
 from atent.errors import ThreatWarning as ThreatWarning
+from atent.evaluation.certification import Certification as Certification
+from atent.evaluation.certification import certify as certify
+from atent.evaluation.evaluate import Evaluation as Evaluation
+from atent.evaluation.evaluate import evaluate as evaluate
 from atent.evaluation.target import open_target as open_target
+from atent.evaluation.trained import load as load
+from atent.losses import Loss as Loss
 from atent.losses import boosted_cross_entropy as boosted_cross_entropy
 from atent.losses import cross_entropy as cross_entropy
 from atent.losses import divergence as divergence
@@ -41,6 +47,7 @@ from atent.losses import targeted_dlr as targeted_dlr
 from atent.models import MODELS as MODELS
 from atent.models import Shape as Shape
 from atent.models import Standardize as Standardize
+from atent.network import logits_only as logits_only
 from atent.optim.entropy_sgd import EntropySGD as EntropySGD
 from atent.recipe import load_recipe as load_recipe
 from atent.smoothing.smoothed import Smoothed as Smoothed
@@ -48,6 +55,8 @@ from atent.smoothing.stopping import Smoothing as Smoothing
 from atent.threat import Threat as Threat
 from atent.training.fit import fit as fit
 from atent.training.options import TrainingOptions as TrainingOptions
+from atent.training.train import Training as Training
+from atent.training.train import train as train
 
 __version__: str
 __all__: list[str]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from atent.errors import UserError, unknown
 from atent.inputs import check_images
-from atent.methods import Direction, Projection, Pull, Start
+from atent.methods import Direction, Projection, Pull, Start, readable
 from atent.randomness import Source, normal_like
 from atent.threat import Threat, over_pixels
 
@@ -37,6 +37,7 @@ class Chain(TypedDict, total=False):
     project: Projection
 
 
+@readable
 def ascend(
     objective: Objective,
     x: Tensor,

@@ -63,6 +63,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def say_device(device: torch.device) -> None:
+    """Print where the work is done."""
+    print(f"device: {device}", file=sys.stderr, flush=True)
+
+
 def environment() -> dict[str, object]:
     """What a reader needs to reproduce a number: command, versions, commit, machine."""
     import numpy

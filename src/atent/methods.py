@@ -9,8 +9,10 @@ import inspect
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from inspect import isfunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
@@ -34,7 +36,6 @@ Choice = Literal["robust", "clean"]
 _BATCH = ("model", "x", "y", "threat", "generator")
 _CALLED_WITH = {"defense": _BATCH, "attack": _BATCH, "optimizer": ("parameters",)}
 
-
 if TYPE_CHECKING:
     from dataclasses import dataclass as _dataclass
     from typing import dataclass_transform
@@ -47,7 +48,50 @@ else:
 
     def method(cls):
         """Make `cls` a frozen dataclass that checks its fields' types and ranges and refuses unknown ones."""
-        return _dataclass(frozen=True, config=ConfigDict(extra="forbid"))(cls)
+        made = _dataclass(frozen=True, config=ConfigDict(extra="forbid"))(cls)
+        made.__signature__ = _Signature(made, _readable(inspect.signature(made)))
+        return made
+
+
+def readable(function: T) -> T:
+    """Show the types of a public function as a person writes them, in `help` and in notebooks."""
+    function.__signature__ = _readable(inspect.signature(function))  # type: ignore[attr-defined,arg-type]
+    return function
+
+
+class _Signature(NamedTuple):
+    """The signature of a class, but not of those that inherit from it: they may add fields."""
+
+    cls: type
+    signature: inspect.Signature
+
+    def __get__(self, _: object, owner: type) -> inspect.Signature:
+        if owner is not self.cls:
+            raise AttributeError
+        return self.signature
+
+
+class _Words(str):
+    __repr__ = str.__str__  # without quotes
+
+
+def _readable(signature: inspect.Signature) -> inspect.Signature:
+    known = [one.replace(annotation=_Words(in_words(one.annotation))) for one in signature.parameters.values()]
+    named = {one.name: one.replace(default=_Words(one.default.__name__)) for one in known if isfunction(one.default)}
+    return inspect.Signature([named.get(one.name, one) for one in known])
+
+
+def in_words(annotation: Any) -> str:
+    """A type as a person writes it: `int (>= 1)`, `float (> 0) | None`, `'eval' | 'train'`."""
+    kind, inside = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+        limits = [(sign, getattr(one, key, None)) for one in inside[1].metadata for key, sign in signs.items()]
+        return f"{in_words(inside[0])} ({', '.join(f'{sign} {end:g}' for sign, end in limits if end is not None)})"
+    if kind in (Union, UnionType, Literal):
+        return " | ".join(repr(one) if kind is Literal else in_words(one) for one in inside)
+    name = str(getattr(kind or annotation, "__name__", annotation))
+    return {"NoneType": "None", "Module": "nn.Module"}.get(name, name)
 
 
 def is_imported(name: object) -> bool:
@@ -107,14 +151,11 @@ def make(table: Mapping[str, T], settings: Mapping[str, Any], kind: str, where: 
         if known and key not in known:
             raise unknown(f"{kind} field", key, known, where or name)
     try:
-        method = build(**fields)
+        return build(**fields)
     except ValidationError as error:
         raise UserError(explain(error, where or f"{kind} {name}")) from None
     except TypeError as error:
         raise UserError(f"{kind} {name} cannot be made of {fields}: {error}") from error
-    if kind == "optimizer" and not hasattr(method, "lr"):
-        raise UserError(f"optimizer {name!r} has no attribute lr, the learning rate that the schedule multiplies")
-    return method
 
 
 def _check_class(found: object, name: str, kind: str) -> None:
@@ -189,7 +230,7 @@ def explain(error: ValidationError, where: str) -> str:
     first = error.errors(include_url=False, include_context=False)[0]
     # Parts such as "float" or "constrained-str" only name the branch of a union that was tried.
     depth = 3 if any(isinstance(part, int) for part in first["loc"]) else 2  # a list's item has fields of its own
-    parts = first["loc"][:depth]
+    parts = [part for part in first["loc"] if part not in ("ours", "users")][:depth]  # tags of a union
     field = ".".join(str(part) for part in parts if not str(part).startswith(("constrained", "literal")))
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":

@@ -33,6 +33,14 @@ def current_name(name: str) -> str:
     return RENAMED.get(name, name)
 
 
+class _Old(ModuleType):
+    """An old module whose name a public function has today (`atent.evaluate`, `atent.train`): calls go to it."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        package = importlib.import_module("atent")
+        return package.__getattr__(self.__name__.removeprefix("atent."))(*arguments, **options)
+
+
 class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self,
@@ -57,6 +65,7 @@ class _Finder(MetaPathFinder, Loader):
             raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
 
         module.__getattr__ = find  # type: ignore[method-assign]
+        module.__class__ = _Old
 
 
 def install() -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from atent.errors import UserError
 
@@ -40,6 +41,35 @@ def borrowed(model: nn.Module, training: bool = False) -> Iterator[nn.Module]:
             parameter.requires_grad_(True)
         for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def logits_only(model: nn.Module) -> Iterator[nn.Module]:
+    """In the block the model returns the `logits` of its outputs, if they have such a field; afterwards as before.
+
+    Networks of transformers, and some of torchvision in train mode, return an object with several fields.
+    """
+    hook = unwrap_logits(model)
+    try:
+        yield model
+    finally:
+        if hook is not None:
+            hook.remove()
+
+
+def unwrap_logits(model: nn.Module) -> RemovableHandle | None:
+    """As `logits_only`, until the hook that is returned is removed; None: nothing was to be done.
+
+    A hook and not a wrapping network, so that the weights keep their names.
+    """
+    known = _only_logits in model._forward_hooks.values()
+    if known or isinstance(model, torch.jit.ScriptModule):  # that returns tensors, and does not support hooks
+        return None
+    return model.register_forward_hook(_only_logits, prepend=True)
+
+
+def _only_logits(_: nn.Module, __: Any, output: Any) -> Any:
+    return output if isinstance(output, Tensor) else getattr(output, "logits", output)
 
 
 @dataclass

@@ -26,8 +26,9 @@ from atent.methods import (
     names_in,
     written_out,
 )
-from atent.optim.optimizers import OPTIMIZERS, Optimizer
-from atent.optim.schedule import Schedule
+from atent.optim.optimizers import Optimizer
+from atent.optim.outside import make_optimizer, make_rates
+from atent.optim.schedule import AnySchedule, Rates, Schedule
 from atent.storage.files import read_json
 from atent.storage.run import Run
 from atent.threat import Threat, check_threat
@@ -35,7 +36,7 @@ from atent.threat import Threat, check_threat
 RECIPES = Path(__file__).parent / "recipes"
 _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "defense": partial(make, DEFENSES, kind="defense"),
-    "optimizer": partial(make, OPTIMIZERS, kind="optimizer"),
+    "optimizer": make_optimizer,
     "monitor": partial(make_attack, where="monitor"),
 }
 _UNNAMED = {"optimizer": {"name": "sgd"}, "monitor": {"name": "apgd"}}
@@ -55,8 +56,7 @@ class Recipe(BaseModel):
     """Data, network, threat, methods and schedule of one training. `defense`, `optimizer`, `monitor` name a method.
 
     Making a method checks its fields and fills in its defaults. The pydantic context `{"make": ...}` states which are
-    made: "all", for a recipe that a user names, imports `package.module:Name`, too; "ours", for a recipe that is
-    only shown, makes the built-in ones; "none" is for a recipe read from a run or a checkpoint.
+    made: "all" (a user names the recipe), imported ones too; "ours" (it is only shown); "none" (it is read from a run).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -70,6 +70,7 @@ class Recipe(BaseModel):
     validation: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] = 5000
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     resize: Count | None = None
+    white: Annotated[int, Field(ge=1, le=65535)] | None = None
     augment: Augmentation = "none"
     standardize: bool = False
     weights: str | None = None
@@ -81,7 +82,7 @@ class Recipe(BaseModel):
     gibbs: Scale = 0.0
     defense: dict[str, Any]
     optimizer: dict[str, Any] = {}
-    schedule: Schedule = Schedule()
+    schedule: AnySchedule = Schedule()
     monitor: dict[str, Any] = {"name": "apgd", "steps": 20}
     monitor_examples: Count = 1000
     smooth: Scale = 0.0
@@ -122,7 +123,7 @@ class Recipe(BaseModel):
         threat = self.make_threat()
         for method in map(self._made.get, ("defense", "monitor")):
             check_threat(method, threat)
-        if self.schedule.warmup * self.schedule.eps_warmup > 0:
+        if isinstance(self.schedule, Schedule) and self.schedule.eps_share(0.0) < 1:
             try:
                 check_threat(self._made.get("defense"), threat.scaled(0.001))
             except ValueError as error:
@@ -158,6 +159,11 @@ class Recipe(BaseModel):
     def chosen_by(self) -> Choice:
         """The held-out accuracy that selects the best epoch: `choose` of the recipe, or the choice of the defense."""
         return self.choose or chosen_by(self.methods.defense)
+
+    @cached_property
+    def rates(self) -> Rates:
+        """The learning rate and eps during training; a user's own schedule is imported."""
+        return make_rates(self.schedule, self.methods.optimizer.lr)
 
     def make_threat(self) -> Threat:
         return Threat.parse(self.threat)
@@ -213,7 +219,7 @@ def parse_recipe(table: Mapping[str, Any], where: str, *, make: Literal["all", "
     if not isinstance(table, Mapping):
         raise UserError(f"{where}: the recipe is {table!r}; expected a table")
     for part, kind in ((table, Recipe), (table.get("schedule"), Schedule)):
-        for key in part if isinstance(part, Mapping) else ():
+        for key in part if isinstance(part, Mapping) and not (kind is Schedule and imports(part)) else ():
             if key not in field_names(kind):
                 raise unknown(f"{kind.__name__.lower()} key", key, field_names(kind), where)
     try:
@@ -223,7 +229,6 @@ def parse_recipe(table: Mapping[str, Any], where: str, *, make: Literal["all", "
 
 
 def recipe_of(run: Run) -> Recipe:
-    """The recipe of a run."""
     return parse_recipe(read_json(run.recipe_file), str(run.recipe_file))
 
 
@@ -243,6 +248,7 @@ def _replace(table: dict[str, Any], key: str, value: Any) -> None:
         table = table.setdefault(parent, {})
         if not isinstance(table, dict):
             raise UserError(f"--set {key}: {parent} is not a table")
-    if last == "name" and parents[-1:] in (["defense"], ["optimizer"], ["monitor"]) and table.get("name") != value:
+    ours = parents == ["schedule"] and not imports([table, {"name": value}])  # our schedules share their fields
+    if last == "name" and parents and table.get("name") != value and not ours:
         table.clear()
     table[last] = value

@@ -32,9 +32,10 @@ def attack(
     """
     from atent.evaluation.attack import attack_target
     from atent.evaluation.checks import check_target, warn_of_range
-    from atent.evaluation.estimate import estimate_target, make_goal
+    from atent.evaluation.estimate import check_steady, estimate_target, make_goal
     from atent.evaluation.suites import choose_attacks
     from atent.evaluation.target import open_network, smooth_target
+    from atent.machine import say_device
     from atent.report.terminal import print_attacks, print_estimates, print_signs
     from atent.threat import Threat
 
@@ -48,6 +49,9 @@ def attack(
     phases = choice.phases(found, threats) if goal else []
     plan = [] if goal else choice.plan(found, threats)
     warn_of_range({target.target: found.network, str(transfer): other}, found.images, device)
+    if goal:
+        check_steady(found, device)
+    say_device(device)
     if goal:
         run = partial(estimate_target, confidence=confidence, seed=seed, batch=batch, device=device)
         print_estimates([run(found, one, goal, folder) for one in phases], goal)

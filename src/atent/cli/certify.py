@@ -56,12 +56,12 @@ def certify(
     with `--attack smooth-pgd` it also gives an upper bound of the accuracy at each radius
     """
     from atent.evaluation.bracket import DRAWS, bracket_target, check_attack
-    from atent.evaluation.certify import certify_target, check_deterministic, named_radii
+    from atent.evaluation.certify import certify_target, check_deterministic, doubts_about, plan_certificates
     from atent.evaluation.suites import choose_attacks
     from atent.evaluation.target import every_image
+    from atent.machine import say_device
     from atent.report.brackets import print_bracket
     from atent.report.terminal import print_certified
-    from atent.smoothing.bounds import draws_for
     from atent.smoothing.smoothed import Smoothed
     from atent.smoothing.stopping import Smoothing
     from atent.storage.brackets import read_bracket
@@ -77,18 +77,13 @@ def certify(
     choice = choose_attacks(attack, settings or [], None) if attack else None
     opened, device = target.open()
     found = every_image(opened, every, examples)
-    if not asked and not threats:
-        step = max(0.25, plain.largest_radius / 100)
-        asked = [step * k for k in range(101) if draws_for(step * k, sigma, alpha) <= n]
-    channels, height, width = found.images.shape.image
-    goals = named_radii([0.0, *asked], threats, channels * height * width)
-    how = Smoothing(sigma, n0, n, alpha, None if exact_n else tuple(radius for radius, _ in goals))
-    how.check_radii([radius for radius, _ in goals])
+    how, goals = plan_certificates(plain, asked, threats, found.images.shape.image, exact_n)
     check_deterministic(found.network, found.images, device)  # before anything is printed
     if choice and choice.one:
         check_attack(choice.one, Smoothed(found.network, sigma), goals[-1][0])
-    if sigma > 1:
-        print(f"caution: pixels are in [0, 1], so noise of sigma {sigma:g} hides most of the image", file=sys.stderr)
+    say_device(device)
+    for doubt in doubts_about(sigma):
+        print(f"caution: {doubt}", file=sys.stderr)
     print(
         f"n {n:,} and alpha {alpha:g} allow radii up to {how.largest_radius:.4g} with sigma {sigma:g}", file=sys.stderr
     )

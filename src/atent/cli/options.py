@@ -28,7 +28,7 @@ ModelName = Annotated[
         "--model", help="Network (atent list models), your own package.module:function, timm:NAME or torchvision:NAME."
     ),
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto: a GPU if there is one.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: all cores.")]
 Settings = Annotated[
     list[str] | None,
@@ -126,12 +126,15 @@ class TargetOptions:
     resize: Annotated[
         int | None, typer.Option(help="Crop and scale own images to N x N. Default: as in training.", min=1)
     ] = None
+    white: Annotated[
+        int | None, typer.Option(help="Own images of 16 bits: the pixel value that becomes 1. Default: as in training.")
+    ] = None
     model: ModelName = None
     trust: Annotated[
         bool,
         typer.Option("--trust", help="Import and run the package.module:function that a run or a weights file names."),
     ] = False
-    device: Device = "cpu"
+    device: Device = "auto"
     threads: Threads = None
 
     def open(self, examples: int | None = None) -> "tuple[Target, torch.device]":
@@ -141,5 +144,5 @@ class TargetOptions:
 
         prepare(self.threads)
         device = pick_device(self.device)
-        known = {key: getattr(self, key) for key in ("model", "data", "data_dir", "resize", "trust")}
+        known = {key: getattr(self, key) for key in ("model", "data", "data_dir", "resize", "white", "trust")}
         return open_target(self.target, examples=examples, device=device, **known), device

@@ -14,7 +14,7 @@ def train(
     data: DataName = None,
     data_dir: DataDir = None,
     model: ModelName = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     threads: Threads = None,
     settings: Settings = None,
     weights: Annotated[

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from atent.data.decode import scaled
 from atent.data.folder import short_hash
 from atent.data.images import Images, Split, hold_out
 from atent.errors import UserError
@@ -28,6 +29,7 @@ class Arrays:
 
     path: Path
     test_share: float
+    white: int | None = None
 
     @property
     def record(self) -> dict[str, Any]:
@@ -36,7 +38,7 @@ class Arrays:
 
     @property
     def digest(self) -> str:
-        return short_hash([self.record, self.test_share])
+        return short_hash([self.record, self.test_share, *([] if self.white is None else [self.white])])
 
     def images(self, split: Split) -> Images:
         with self._opened() as arrays:
@@ -109,16 +111,24 @@ class Arrays:
         return images.take(torch.randperm(len(y), generator=derive(0, "order")))  # files are often sorted by class
 
     def _pixels(self, x: NDArray[Any], name: str) -> NDArray[Any]:
-        """The pixels with channels first: uint8 unchanged, floats in [0,1] as float32."""
+        """The pixels with channels first: uint8 unchanged, floats in [0,1] as float32; 16 bits divided by `white`."""
         where = f"{self.path}: {name}"
-        if x.dtype.kind == "f":
+        if self.white is not None and x.dtype != np.uint16:
+            raise UserError(f"{where} is {x.dtype}; allowed with white = {self.white}: uint16")
+        if self.white is not None:
+            try:
+                x = scaled(x, self.white)
+            except ValueError as error:
+                raise UserError(f"{where}: {error}") from None
+        elif x.dtype.kind == "f":
             for reason, bad in (("not finite", ~np.isfinite(x)), ("outside [0, 1]", (x < 0) | (x > 1))):
                 if bad.any():
                     at = tuple(map(int, np.argwhere(bad)[0]))
                     raise UserError(f"{where}{list(at)} = {x[at]} is {reason}; allowed: bytes, or floats from 0 to 1")
             x = x.astype(np.float32)
         elif x.dtype != np.uint8:
-            raise UserError(f"{where} is {x.dtype}; allowed: uint8, or floats from 0 to 1")
+            deep = "; white = 65535, or less for fewer used bits, scales 16 bits" if x.dtype == np.uint16 else ""
+            raise UserError(f"{where} is {x.dtype}; allowed: uint8, or floats from 0 to 1{deep}")
         if x.ndim == 3:
             return np.ascontiguousarray(x[:, None])
         first, last = (x.ndim == 4 and x.shape[k] in (1, 3) for k in (1, 3))

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from atent.data.arrays import Arrays
 from atent.data.folder import recorded_folder, scan_folder
+from atent.data.given import GIVEN
 from atent.data.images import Images, Split
 from atent.data.published import SOURCES, Published
 from atent.errors import UserError, unknown
@@ -33,21 +34,28 @@ def open_data(
     *,
     resize: int | None = None,
     test_share: float = 0.2,
+    white: int | None = None,
     known: Mapping[str, Any] | None = None,
 ) -> DataSet:
-    """A published data set by name, or a folder of images or .npz file by path; `known` is a run's record of it."""
+    """A published data set by name, or a folder of images or .npz file by path; `known` is a run's record of it.
+
+    Images with 16 bits are scaled so that `white` becomes 1.
+    """
     if name in SOURCES:
-        if resize is not None:
-            raise UserError(f"resize = {resize} with data {name}; allowed: only with folders of your own images")
+        for key, value in (("resize", resize), ("white", white)):
+            if value is not None:
+                raise UserError(f"{key} = {value} with data {name}; allowed: only with your own images")
         return Published(name, data_dir)
+    if name.endswith(GIVEN):
+        raise UserError(f"the images were {name}; give them again in Python, or others by name with --data")
     path = Path(name)
     if path.is_dir():
-        return recorded_folder(path, known) if known else scan_folder(path, resize, test_share)
+        return recorded_folder(path, known) if known else scan_folder(path, resize, test_share, white)
     if path.suffix != ".npz" or not path.is_file():
         raise unknown("data set", name, [*SOURCES, "a folder with a folder of images per class", "an .npz file"])
     if resize is not None:
         raise UserError(f"resize = {resize} with {name}; allowed: only with folders of your own images")
-    arrays = Arrays(path, test_share)
+    arrays = Arrays(path, test_share, white)
     if known and known != arrays.record:
         raise UserError(f"{path} is not the file that this run was trained on: its sha256 sum has changed")
     return arrays

@@ -4,8 +4,9 @@ import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from atent.progress import progress
 T = TypeVar("T")
 GREY = frozenset({"1", "L", "LA", "La"})
 COLOUR = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
+DEEP = frozenset({"I", "I;16", "I;16L", "I;16B"})  # grey, 16 bits; read only if the user gives the value of white
 _TURNED_BY_EXIF = frozenset({"JPEG", "MPO", "TIFF", "WEBP"})  # reading EXIF from a PNG would decode all of it
 _SIDEWAYS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
@@ -31,13 +33,20 @@ class Header(NamedTuple):
     width: int
 
 
-def read_header(path: Path) -> Header:
-    """Read the header without decoding the pixels; UserError if it is not an image or its pixels are not 8-bit."""
-    return _opened(path, _header)
+def read_header(path: Path, white: int | None = None) -> Header:
+    """Read the header without decoding the pixels; UserError if it is not an image or its pixels are not 8-bit.
+
+    With `white`, the value of white pixels, they must be 16-bit grey.
+    """
+    return _opened(path, partial(_header, white=white))
 
 
-def _header(image: Image.Image) -> Header:
-    if image.mode not in GREY | COLOUR:
+def _header(image: Image.Image, white: int | None) -> Header:
+    if image.mode in DEEP and white is None:
+        raise ValueError("it has 16-bit pixels; white = 65535, or less for fewer used bits, scales them to [0, 1]")
+    if white is not None and image.mode not in DEEP:
+        raise ValueError(f"its pixels have mode {image.mode}; allowed with white = {white}: 16-bit grey")
+    if image.mode not in GREY | COLOUR | DEEP:
         raise ValueError(
             f"its pixels have mode {image.mode}; allowed: 8-bit grey, RGB or palette, with or without alpha"
         )
@@ -47,8 +56,8 @@ def _header(image: Image.Image) -> Header:
     return Header(image.mode in COLOUR, height, width)
 
 
-def decode(path: Path, shape: tuple[int, int, int], crop: bool) -> NDArray[np.uint8]:
-    """The pixels (channels, height, width) of an image file.
+def decode(path: Path, shape: tuple[int, int, int], crop: bool, white: int | None = None) -> NDArray[Any]:
+    """The pixels (channels, height, width) of an image file: bytes or, with the value of `white`, floats in [0, 1].
 
     The image is rotated by its EXIF entry. Palettes become RGB; transparent pixels get a white background, as in
     viewers; grey becomes RGB if the shape has three channels. With `crop`, the largest central part with the
@@ -56,13 +65,16 @@ def decode(path: Path, shape: tuple[int, int, int], crop: bool) -> NDArray[np.ui
     """
     channels, height, width = shape
 
-    def pixels(image: Image.Image) -> NDArray[np.uint8]:
+    def pixels(image: Image.Image) -> NDArray[Any]:
         if image.format in _TURNED_BY_EXIF:
             image = ImageOps.exif_transpose(image)
         if image.has_transparency_data:
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-        image = image.convert("L" if channels == 1 else "RGB")
+        if white is None:
+            image = image.convert("L" if channels == 1 else "RGB")
+        else:
+            image = Image.fromarray(scaled(np.asarray(image), white))
         if crop:
             image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
         if image.size != (width, height):
@@ -71,6 +83,15 @@ def decode(path: Path, shape: tuple[int, int, int], crop: bool) -> NDArray[np.ui
         return flat[None] if channels == 1 else flat.transpose(2, 0, 1)
 
     return _opened(path, pixels)
+
+
+def scaled(values: NDArray[Any], white: int) -> NDArray[np.float32]:
+    """Whole numbers as floats in [0, 1], of which 1 is `white`."""
+    if values.size and (values.min() < 0 or values.max() > white):
+        raise ValueError(
+            f"its pixels go from {values.min()} to {values.max()}; allowed with white = {white}: 0 to {white}"
+        )
+    return (values / np.float32(white)).astype(np.float32)
 
 
 def _opened(path: Path, use: Callable[[Image.Image], T]) -> T:
@@ -84,11 +105,11 @@ def _opened(path: Path, use: Callable[[Image.Image], T]) -> T:
         raise UserError(f"cannot read {path}: {error}") from None
 
 
-def read_headers(paths: list[Path]) -> list[Header]:
+def read_headers(paths: list[Path], white: int | None = None) -> list[Header]:
     """The headers of many images; threads hide the latency of a disk or a network."""
     headers = []
     with progress("reading image headers", len(paths), "images", brief=True) as show, ThreadPoolExecutor(8) as pool:
-        for header in pool.map(read_header, paths):
+        for header in pool.map(partial(read_header, white=white), paths):
             headers.append(header)
             show(len(headers))
     return headers
@@ -102,6 +123,7 @@ class Files:
     names: list[str]
     image: tuple[int, int, int]
     crop: bool
+    white: int | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -114,9 +136,13 @@ class Files:
         chosen = torch.arange(len(self.names))[indices].tolist()
         return replace(self, names=[self.names[k] for k in chosen])
 
-    def read(self) -> NDArray[np.uint8]:
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.uint8 if self.white is None else torch.float32
+
+    def read(self) -> NDArray[Any]:
         """The pixels of all files, (n, channels, height, width)."""
-        pixels = np.empty(self.shape, np.uint8)
+        pixels = np.empty(self.shape, np.uint8 if self.white is None else np.float32)
         for k, name in enumerate(self.names):
-            pixels[k] = decode(self.root / name, self.image, self.crop)
+            pixels[k] = decode(self.root / name, self.image, self.crop, self.white)
         return pixels

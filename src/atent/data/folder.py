@@ -25,18 +25,22 @@ class Folder:
     image: tuple[int, int, int]
     crop: bool
     files: dict[Split, dict[str, list[str]]]
+    white: int | None = None
 
     @property
     def record(self) -> dict[str, Any]:
         """What a run stores, so that its split stays the same when images are added to the folder."""
-        return {"image": self.image, "crop": self.crop, "train": self.files["train"], "test": self.files["test"]}
+        deep = {} if self.white is None else {"white": self.white}
+        split = {"train": self.files["train"], "test": self.files["test"]}
+        return {"image": self.image, "crop": self.crop, **deep, **split}
 
     @property
     def digest(self) -> str:
         """A hash of the test images' names, classes and sizes in bytes, and of how they are cropped."""
         names = [name for names in self.files["test"].values() for name in names]
         sizes = [(self.root / name).stat().st_size for name in names if (self.root / name).is_file()]
-        return short_hash([self.image, self.crop, self.files["test"], sizes])
+        deep = [] if self.white is None else [self.white]
+        return short_hash([self.image, self.crop, self.files["test"], sizes, *deep])
 
     def images(self, split: Split) -> Images:
         """The images of a split, not read yet, in an order that mixes the classes: the first n are a random sample."""
@@ -45,7 +49,9 @@ class Folder:
             (_hash_fraction(name), name, label) for label, names in enumerate(by_class.values()) for name in names
         ]
         _, names, labels = zip(*sorted(labelled), strict=True)
-        return Images(Files(self.root, list(names), self.image, self.crop), torch.tensor(labels), tuple(by_class))
+        return Images(
+            Files(self.root, list(names), self.image, self.crop, self.white), torch.tensor(labels), tuple(by_class)
+        )
 
 
 def short_hash(what: object) -> str:
@@ -58,12 +64,12 @@ def recorded_folder(root: Path, record: Mapping[str, Any]) -> Folder:
     try:
         channels, height, width = record["image"]
         files: dict[Split, dict[str, list[str]]] = {"train": record["train"], "test": record["test"]}
-        return Folder(root, (channels, height, width), record["crop"], files)
+        return Folder(root, (channels, height, width), record["crop"], files, record.get("white"))
     except (KeyError, TypeError, ValueError):
         raise UserError(f"the run's data.json is not the record of a folder of images such as {root}") from None
 
 
-def scan_folder(root: Path, resize: int | None, test_share: float) -> Folder:
+def scan_folder(root: Path, resize: int | None, test_share: float, white: int | None = None) -> Folder:
     """List the images of a folder and read their headers.
 
     The files are `root/train/CLASS/...` and `root/test/CLASS/...`, or `root/CLASS/...`. In the second case a share of
@@ -85,7 +91,7 @@ def scan_folder(root: Path, resize: int | None, test_share: float) -> Folder:
         found = ", ".join(files["train"]) or "no class"
         raise UserError(f"{root} has {found}; allowed: two or more folders, one per class, with images in them")
     names = [name for by_class in files.values() for names in by_class.values() for name in names]
-    return Folder(root, _common_shape(root, names, resize), resize is not None, files)
+    return Folder(root, _common_shape(root, names, resize, white), resize is not None, files, white)
 
 
 def _folders(folder: Path) -> list[str]:
@@ -136,8 +142,8 @@ def _hash_fraction(name: str) -> float:
     return int.from_bytes(hashlib.sha256(Path(name).as_posix().encode()).digest()[:4]) / 2**32
 
 
-def _common_shape(root: Path, names: list[str], resize: int | None) -> tuple[int, int, int]:
-    headers = read_headers([root / name for name in names])
+def _common_shape(root: Path, names: list[str], resize: int | None, white: int | None) -> tuple[int, int, int]:
+    headers = read_headers([root / name for name in names], white)
     channels = 3 if any(header.colour for header in headers) else 1
     if resize is not None:
         return channels, resize, resize

@@ -42,7 +42,7 @@ class Images:
     @property
     def nbytes(self) -> int:
         """The bytes that the pixels take in memory (files: would take)."""
-        return math.prod(self.x.shape) * (4 if isinstance(self.x, Tensor) and self.x.dtype == torch.float32 else 1)
+        return math.prod(self.x.shape) * self.x.dtype.itemsize
 
     @cached_property
     def constant_accuracy(self) -> float:
@@ -68,6 +68,17 @@ class Images:
     def take(self, indices: Tensor | slice) -> "Images":
         """The images with these indices."""
         return Images(self.x[indices], self.y[indices], self.classes)
+
+    def first(self, count: int | None) -> "Images":
+        """The first `count` images; None: all."""
+        if count is not None and not 1 <= count <= len(self):
+            raise UserError(f"--examples {count}; allowed: 1 to {len(self)}")
+        return self.take(slice(count))
+
+    def named_for(self, classes: int) -> "Images":
+        """The same images with a name for each of a network's classes; of some, there may be no image."""
+        names = self.classes if len(self.classes) == classes else tuple(map(str, range(classes)))
+        return Images(self.x, self.y, names)
 
     def batch(self, indices: Tensor | slice, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """The pixels as floats in [0,1], channels last in memory (the faster layout), and the labels."""
@@ -100,7 +111,7 @@ class Images:
         """The same images with all files read into memory."""
         if not isinstance(self.x, Files):
             return self
-        pixels = torch.empty(self.x.shape, dtype=torch.uint8)
+        pixels = torch.empty(self.x.shape, dtype=self.x.dtype)
         parts = torch.arange(len(self)).split(_CHUNK) if len(self) else ()
         with progress("reading images", len(self), "images", brief=True) as show, ThreadPoolExecutor(_READERS) as pool:
             for part, found in zip(parts, pool.map(lambda part: self.take(part).pixels(), parts), strict=True):

@@ -21,11 +21,12 @@ PACKAGED = Path(__file__).parents[1] / "datasets"
 
 @dataclass(frozen=True)
 class Source:
-    """A published data set: its files with their md5 sums, how to read them, class names, mean and deviation."""
+    """A published data set: its files, their md5 sums, how to read them, shape, class names, mean, deviation."""
 
     files: dict[Split, tuple[str, ...]]
     sums: dict[str, str]
     read: Callable[[list[bytes]], tuple[NDArray[np.uint8], NDArray[np.uint8]]]
+    image: tuple[int, int, int]
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -107,7 +108,7 @@ def _mnist_like(
     train = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
     test = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
     sums = dict(zip((train[0], test[0], train[1], test[1]), (*images, *labels), strict=True))
-    return Source({"train": train, "test": test}, sums, _read_idx_pair, classes, (mean,), (std,))
+    return Source({"train": train, "test": test}, sums, _read_idx_pair, (1, 28, 28), classes, (mean,), (std,))
 
 
 DIGITS = tuple("0123456789")
@@ -144,6 +145,7 @@ SOURCES: dict[str, Source] = {
             "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
         },
         _read_cifar,
+        (3, 32, 32),
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),

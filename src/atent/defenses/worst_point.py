@@ -10,11 +10,12 @@ from atent.ascent import Chain, ascend, last
 from atent.errors import unknown
 from atent.inputs import checked
 from atent.losses import Loss, cross_entropy
-from atent.methods import Mode
+from atent.methods import Mode, readable
 from atent.network import borrowed
 from atent.threat import Threat
 
 
+@readable
 def worst_point(
     model: nn.Module,
     x: Tensor,

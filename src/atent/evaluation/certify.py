@@ -1,7 +1,9 @@
 """Certify a smoothed network: a file with one row per image, as `attack` writes for attacks."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +14,7 @@ from atent.errors import UserError
 from atent.evaluation.target import Target
 from atent.network import borrowed, repeat
 from atent.report.figures import draw_curve, save_picture
-from atent.smoothing.bounds import as_row, l2_radius
+from atent.smoothing.bounds import as_row, draws_for, l2_radius
 from atent.smoothing.counting import Trial, run_cases
 from atent.smoothing.stopping import BLOCK, Smoothing
 from atent.storage.certificates import CERTIFY, curve, read_certified
@@ -26,6 +28,27 @@ def named_radii(radii: Sequence[float], threats: Sequence[Threat | str], pixels:
     found = [(float(radius), "") for radius in radii]
     found += [(l2_radius(threat, pixels), str(threat)) for threat in map(Threat.parse, threats)]
     return sorted(dict.fromkeys(found))
+
+
+def plan_certificates(
+    plain: Smoothing, asked: Sequence[float], threats: Sequence[Threat], image: tuple[int, int, int], exact: bool
+) -> tuple[Smoothing, list[tuple[float, str]]]:
+    """The settings with the radii of interest, and these radii with the threats that they cover.
+
+    Radius 0 is always among them. Without any radius or threat: every .25 that can be proven, at most a hundred.
+    `exact`: all draws for every image (Cohen et al.).
+    """
+    if not asked and not threats:
+        step = max(0.25, plain.largest_radius / 100)
+        asked = [step * k for k in range(101) if draws_for(step * k, plain.sigma, plain.alpha) <= plain.n]
+    radii = named_radii([0.0, *asked], threats, math.prod(image))
+    plain.check_radii([radius for radius, _ in radii])
+    return replace(plain, radii=None if exact else tuple(radius for radius, _ in radii)), radii
+
+
+def doubts_about(sigma: float) -> list[str]:
+    """A sentence if the noise is larger than it can be meant."""
+    return [f"pixels are in [0, 1], so noise of sigma {sigma:g} hides most of the image"] if sigma > 1 else []
 
 
 def certify_target(

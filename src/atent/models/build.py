@@ -11,11 +11,12 @@ from torch.nn.parameter import is_lazy
 from atent.errors import UserError
 from atent.methods import look_up
 from atent.models.lenet5 import LeNet5
-from atent.models.outside import outside_model
+from atent.models.outside import is_library, outside_model, pretrained_model
 from atent.models.resnet import ResNet
 from atent.models.small_cnn import SmallCnn
+from atent.models.standardize import Standardized
 from atent.models.wide_resnet import WideResNet
-from atent.network import Shape, borrowed
+from atent.network import Shape, borrowed, logits_only, unwrap_logits
 
 MODELS: dict[str, Callable[[Shape], nn.Module]] = {
     "small-cnn": SmallCnn,
@@ -31,18 +32,36 @@ OBJECT = " (a Python object)"  # end of the name of a network that was given as 
 
 
 def build_model(model: str | nn.Module, shape: Shape) -> nn.Module:
-    """A network by built-in name, a user's `package.module:function`, `timm:resnet18` or `torchvision:resnet18`."""
+    """A network by built-in name, a user's `package.module:function`, `timm:resnet18` or `torchvision:resnet18`.
+
+    Where its outputs have a field `logits`, it returns that alone. A network that is given as an object is unchanged.
+    """
     if isinstance(model, nn.Module):
         name, network = type(model).__name__, model
     else:
         name, network = model, _built(model, shape)
-    _check_fits(name, network, shape)
-    return network
+        if model not in MODELS:
+            unwrap_logits(network)
+    return _fitting(name, network, shape)
+
+
+def build_trained(name: str, shape: Shape) -> nn.Module:
+    """A network with its weights: that of a user's `package.module:function`, or a pretrained one of a library.
+
+    A library's gets its standardization as its first layer, so that it takes pixels in [0, 1].
+    """
+    if not is_library(name):
+        return build_model(name, shape)
+    found = pretrained_model(name)
+    unwrap_logits(found.network)
+    return _fitting(name, Standardized(*found), shape)
 
 
 def _built(name: str, shape: Shape) -> nn.Module:
     if name.endswith(OBJECT):
-        raise UserError(f"the network was {name}; --model package.module:function must name a function that builds it")
+        raise UserError(
+            f"the network was {name}; give it again: --model package.module:function, in Python model=network"
+        )
     build: Callable[..., nn.Module] = outside_model(name) or look_up(MODELS, name, "model")
     try:
         network = build(shape) if _wants_shape(build) else build()
@@ -64,11 +83,11 @@ def _wants_shape(build: Callable[..., nn.Module]) -> bool:
     return required or "shape" in parameters
 
 
-def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:
+def _fitting(name: str, network: nn.Module, shape: Shape) -> nn.Module:
     """Run the network on two black images, to refuse one that does not fit the data before any work."""
     black = torch.zeros(2, *shape.image)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), logits_only(network):
             if any(map(is_lazy, network.parameters())):  # such a layer gets its size from its first input
                 network.eval()(black)
                 network.train()
@@ -80,3 +99,4 @@ def _check_fits(name: str, network: nn.Module, shape: Shape) -> None:
     found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if found != (2, shape.classes):
         raise UserError(f"model {name!r} returned {found} for 2 images; expected logits of shape (2, {shape.classes})")
+    return network

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.errors import UserError, unknown
+from atent.models.outside import pretrained_model
 from atent.models.standardize import NEW, OLD, parts_of, rename_parts
 from atent.storage.files import load_tensors, take_part
 from atent.storage.run import Run
@@ -22,29 +23,49 @@ def load_weights(model: nn.Module, path: Path, reset: Iterable[str] = ()) -> str
 
     Layers named in `reset` keep their weights; all others must be in the file with the same shapes.
     """
+    return _load_named(model, read_weights(path), str(path), reset)
+
+
+def load_pretrained(model: nn.Module, name: str, classes: int, reset: Iterable[str] = ()) -> str:
+    """Load the weights that timm or torchvision publish for the network `name`; return their sha256.
+
+    A last layer for another number of classes keeps its weights. A standardizing layer gets the library's numbers.
+    """
+    found = pretrained_model(name)
+    tensors, ours = _named_as(model, found.network.state_dict()), model.state_dict()
+    other = {key for key in tensors.keys() & ours.keys() if tensors[key].shape != ours[key].shape}
+    start = _network_prefix(model)
+    heads = {key.removeprefix(start).rpartition(".")[0] for key in other if len(ours[key]) == classes}
+    if parts := parts_of(model):
+        for key, values in (("mean", found.mean), ("std", found.std)):
+            tensors[f"{parts.standardize}{key}"] = torch.tensor(values).view(1, -1, 1, 1)
+    return _load_named(model, tensors, f"the pretrained {name}", [*reset, *heads])
+
+
+def _load_named(model: nn.Module, tensors: dict[str, Tensor], where: str, reset: Iterable[str]) -> str:
     ours, kept = model.state_dict(), _tensors_of(model, reset)
-    found = _named_as(model, read_weights(path))
+    found = _named_as(model, tensors)
     # Weights of other programs have no standardizing layer; its mean and std come from the data.
     parts = parts_of(model)
     own = {f"{parts.standardize}{name}" for name in ("mean", "std")} - found.keys() if parts else set()
     wanted = [name for name in ours if name not in kept | own]
     for name in wanted:
         if name not in found:
-            raise _misfit(path, name, f"it has no {name}", _network_prefix(model))
+            raise _misfit(where, name, f"it has no {name}", _network_prefix(model))
         if found[name].shape != ours[name].shape:
             shapes = f"{tuple(found[name].shape)} in it, {tuple(ours[name].shape)} in the model"
-            raise _misfit(path, name, f"{name} is {shapes}", _network_prefix(model))
+            raise _misfit(where, name, f"{name} is {shapes}", _network_prefix(model))
     left = sorted(name for name in found.keys() - ours.keys() if not _in_layers(name, reset, _network_prefix(model)))
     if left:
-        raise UserError(f"{path} does not fit the model: the model has no {left[0]} ({len(left)} such tensors)")
+        raise UserError(f"{where} does not fit the model: the model has no {left[0]} ({len(left)} such tensors)")
     model.load_state_dict({name: found[name] for name in wanted}, strict=False)
     return weights_hash(model)
 
 
-def _misfit(path: Path, name: str, reason: str, start: str) -> UserError:
+def _misfit(where: str, name: str, reason: str, start: str) -> UserError:
     layer = name.removeprefix(start).rpartition(".")[0] or name
     return UserError(
-        f"{path} does not fit the model: {reason}; in training, --reset {layer} trains that layer from scratch"
+        f"{where} does not fit the model: {reason}; in training, --reset {layer} trains that layer from scratch"
     )
 
 

@@ -57,6 +57,17 @@ class Adam:
 
 
 @method
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101)."""
+
+    lr: Size = 1e-3
+    weight_decay: Scale = 1e-2
+
+    def __call__(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, **dataclasses.asdict(self))
+
+
+@method
 class Entropy:
     """Entropy-SGD, `atent.EntropySGD`: Langevin steps on the weights, then a step to their average."""
 
@@ -73,4 +84,4 @@ class Entropy:
         return EntropySGD(parameters, **dataclasses.asdict(self))
 
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": Sgd, "adam": Adam, "entropy-sgd": Entropy}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": Sgd, "adam": Adam, "adamw": AdamW, "entropy-sgd": Entropy}

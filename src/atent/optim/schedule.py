@@ -1,11 +1,20 @@
 """The learning rate and eps during training, as functions of the completed fraction."""
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
-from atent.methods import Count, Scale, Size, method
+from atent.methods import Count, Scale, Size, imports, method
+
+
+class Rates(Protocol):
+    """What a schedule gives: factors of the learning rate and of eps, by the completed fraction of the training."""
+
+    def rate(self, done: float, epochs: int) -> float: ...
+
+    def eps_share(self, done: float) -> float: ...
 
 
 @method
@@ -40,6 +49,16 @@ class Schedule:
         """The factor of the threat's eps."""
         length = self.warmup * self.eps_warmup
         return min(1.0, done / length) if length > 0 else 1.0
+
+
+def _whose(table: object) -> str:
+    return "users" if isinstance(table, Mapping) and imports(table) else "ours"
+
+
+# In a recipe: ours, or the table of a user's own, which is not imported when a recipe is read.
+AnySchedule = Annotated[
+    Annotated[Schedule, Tag("ours")] | Annotated[dict[str, Any], Tag("users")], Discriminator(_whose)
+]
 
 
 def _cosine(way: float) -> float:

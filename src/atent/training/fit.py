@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,14 @@ from torch import nn
 from atent.attacks import Cascade
 from atent.attacks.protocols import title_of
 from atent.data.dataset import DataSet, open_data
+from atent.data.given import Given
 from atent.data.images import Images, augment_crop_flip, epoch_batches, hold_out
-from atent.data.published import SOURCES
 from atent.errors import Interrupted, UserError
 from atent.evaluation.attack import attack_images
 from atent.machine import environment, ram_bytes
-from atent.models.build import OBJECT, build_model
-from atent.models.standardize import Standardized
-from atent.models.weights import freeze, load_weights
-from atent.optim.averaging import averaged
+from atent.methods import readable
+from atent.models.build import OBJECT
+from atent.network import logits_only
 from atent.progress import progress, stop_requests
 from atent.randomness import derive, derive_seed
 from atent.recipe import Recipe, parse_recipe, recipe_of
@@ -30,49 +30,58 @@ from atent.storage.rows import clean_rate, robust_rate
 from atent.storage.run import Run
 from atent.training.alarms import collapse_text, collapsed, masked, unwatched
 from atent.training.options import TrainingOptions
+from atent.training.start import initial_state, load_start
 from atent.training.state import Epoch, State, score
-from atent.training.step import NotFiniteError, adapt, new_memory, train_step, with_memory
+from atent.training.step import NotFiniteError, adapt, train_step, with_memory
 from atent.training.tensorboard import Draw, board, no_board
 
 
+@readable
 def fit(
     recipe: Recipe,
     out: Path | str,
     *,
     data_dir: Path | str | None = None,
     model: nn.Module | None = None,
+    given: Given | None = None,
     how: TrainingOptions = TrainingOptions(),  # noqa: B008 (it is frozen)
 ) -> Run:
     """Train with the recipe and write to the folder `out`; called again, resume from its last checkpoint.
 
-    If `model` is given, it is trained instead of the network of the recipe. The best epoch and early stopping are
-    decided on images held out of the training set; the test set is not read.
+    If `model` is given, it is trained instead of the network of the recipe; likewise images that are `given`. The best
+    epoch and early stopping are decided on images held out of the training set; the test set is not read.
     """
     run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(exclude_unset=True), "recipe", make="all")
+    recipe.rates.rate(0.0, recipe.epochs)  # a user's own schedule is refused before any work
     if model is not None:
         recipe = recipe.model_copy(update={"model": f"{type(model).__module__}.{type(model).__qualname__}{OBJECT}"})
     if run.recipe_file.exists():
         recipe = recipe.resuming(recipe_of(run))
         recipe.check_same(recipe_of(run), run.folder)
-    data = open_data(
-        recipe.data,
-        Path(data_dir) if data_dir else None,
-        resize=recipe.resize,
-        test_share=recipe.test_share,
-        known=run.data_record(),
-    )
+    data = _data(recipe, Path(data_dir) if data_dir else None, given, run)
     train, held = hold_out(data.images("train"), recipe.validation, derive(recipe.seed, "hold-out"))
     held = held.take(slice(recipe.monitor_examples)).in_memory()
     stream = train.nbytes > ram_bytes() / 4 if how.stream is None else how.stream
     if not stream:
         train = train.in_memory()
-    state = _initial_state(recipe, train, model, how.device)
-    if recipe.weights and not run.last.exists():
-        digest = load_weights(state.model, Path(recipe.weights), recipe.reset)
-        how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
-    with alone(run.last):
-        _fit(state, recipe, data, train, held, run, how)
+    with logits_only(model) if model is not None else nullcontext():
+        state = initial_state(recipe, train, model, how.device)
+        if recipe.weights and not run.last.exists():
+            digest = load_start(state.model, recipe, train.shape)
+            how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
+        with alone(run.last):
+            _fit(state, recipe, data, train, held, run, how)
     return run
+
+
+def _data(recipe: Recipe, data_dir: Path | None, given: Given | None, run: Run) -> DataSet:
+    known = run.data_record()
+    if given is None:
+        scale = {"resize": recipe.resize, "white": recipe.white}
+        return open_data(recipe.data, data_dir, **scale, test_share=recipe.test_share, known=known)
+    if known is not None and known != given.record:
+        raise UserError(f"the images are not those that {run.folder} was trained on; allowed: the same, or another out")
+    return given
 
 
 def _fit(
@@ -88,7 +97,7 @@ def _fit(
             how.say(f"resuming from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     else:
         watched = f"each epoch is evaluated on {len(held):,} held-out images" if len(held) else "no held-out images"
-        how.say(f"{recipe.data}: {train.summary}; {watched}")
+        how.say(f"{recipe.data}: {train.summary}; {watched}; device: {how.device}")
         if reason := unwatched(recipe):
             how.say(f"caution: {reason}")
     write_rows(run.log, state.history)
@@ -108,26 +117,6 @@ def _fit(
             _finish_epoch(state, recipe, train, held, run, how, draw)
 
 
-def make_model(recipe: Recipe, images: Images, network: nn.Module | None = None) -> nn.Module:
-    """Build the network for these images, or use the given one; add a standardizing layer if the recipe says so."""
-    built = build_model(network or recipe.model, images.shape)
-    if not recipe.standardize:
-        return built
-    known = SOURCES.get(recipe.data)
-    mean, std = (known.mean, known.std) if known else images.mean_and_std()
-    return Standardized(built, mean, std)
-
-
-def _initial_state(recipe: Recipe, train: Images, network: nn.Module | None, device: torch.device | str) -> State:
-    torch.manual_seed(derive_seed(recipe.seed, "weights"))
-    model = make_model(recipe, train, network).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    freeze(model, recipe.freeze)
-    average = averaged(model, recipe.averaging) if recipe.averaging else None
-    defense, optimizer, _ = recipe.methods
-    memory = new_memory(defense, len(train), recipe.make_threat())
-    return State(model, optimizer(model.parameters()), average, memory)
-
-
 def _train_epoch(
     state: State, recipe: Recipe, train: Images, per_epoch: int, run: Run, how: TrainingOptions
 ) -> Iterator[None]:
@@ -140,12 +129,12 @@ def _train_epoch(
         here = (state.epoch, state.batch)
         done = (state.epoch + state.batch / per_epoch) / recipe.epochs
         for group in state.optimizer.param_groups:
-            group["lr"] = optimizer.lr * recipe.schedule.rate(done, recipe.epochs)
+            group["lr"] = optimizer.lr * recipe.rates.rate(done, recipe.epochs)
         generator = derive(recipe.seed, "batch", *here, device=how.device)
         torch.manual_seed(derive_seed(recipe.seed, "dropout", *here))
         if recipe.augment == "crop-flip":
             x = augment_crop_flip(x, generator)
-        now = threat.scaled(recipe.schedule.eps_share(done))
+        now = threat.scaled(recipe.rates.eps_share(done))
         try:
             with with_memory(defense, state.memory, indices, how.device, now) as informed:
                 added = {"awp": recipe.awp if done >= recipe.awp_start else 0.0, "gibbs": recipe.gibbs}

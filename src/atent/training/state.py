@@ -18,6 +18,7 @@ from atent.recipe import Recipe, parse_recipe
 from atent.storage.files import join_parts, load_tensors, save_tensors, take_part
 from atent.storage.run import Run
 from atent.training.alarms import RECENT, Tally, learned_accuracy
+from atent.training.optimizer_state import pack_optimizer, unpack_optimizer
 
 
 def score(row: Mapping[str, Any], choose: Choice) -> tuple[float, float]:
@@ -53,6 +54,7 @@ class Position(BaseModel):
     tally: Tally
     history: list[Epoch]
     optimizer: list[str] | None = None  # not in checkpoints of the first versions
+    optimizer_rest: dict[str, Any] = {}  # what is no tensor in it
 
 
 @dataclass
@@ -94,14 +96,19 @@ class State:
         return bool(self.history and self.history[-1].get("collapsed"))
 
     def save(self, path: Path, recipe: Recipe) -> None:
-        moments = _optimizer_tensors(self.optimizer)
+        moments, rest = pack_optimizer(self.optimizer)
         parts = {"": self.model.state_dict(), "optimizer": moments}
         if self.average is not None:
             parts["average"] = self.average.state_dict()
         if self.memory is not None:
             parts["memory"] = {"": self.memory}
         position = Position(
-            epoch=self.epoch, batch=self.batch, tally=self.tally, history=self.history, optimizer=sorted(moments)
+            epoch=self.epoch,
+            batch=self.batch,
+            tally=self.tally,
+            history=self.history,
+            optimizer=sorted(moments),
+            optimizer_rest=rest,
         )
         save_tensors(path, join_parts(parts), {"recipe": recipe.model_dump(mode="json"), **position.model_dump()})
 
@@ -113,7 +120,8 @@ class State:
             position = Position.model_validate(info)
             _check_position(position, recipe, per_epoch)
             self.model.load_state_dict(take_part(tensors, ""))
-            _load_optimizer(self.optimizer, take_part(tensors, "optimizer"), position.optimizer)
+            moments = take_part(tensors, "optimizer")
+            unpack_optimizer(self.optimizer, moments, position.optimizer, position.optimizer_rest)
             if self.average is not None:
                 self.average.load_state_dict(take_part(tensors, "average"))
             if self.memory is not None:
@@ -148,30 +156,3 @@ def _same_shape(tensor: Tensor, like: Tensor, name: str) -> Tensor:
     if tensor.shape != like.shape:
         raise ValueError(f"{name} has the shape {tuple(tensor.shape)}; expected {tuple(like.shape)}")
     return tensor
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Momentum and other tensors by parameter number and name; hyper-parameters come from the recipe."""
-    states = optimizer.state_dict()["state"]
-    return {
-        f"{number}.{name}": value
-        for number, values in states.items()
-        for name, value in values.items()
-        if isinstance(value, Tensor)
-    }
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], listed: list[str] | None) -> None:
-    if listed is not None and sorted(tensors) != listed:
-        different = min(set(tensors) ^ set(listed))
-        raise ValueError(f"the optimizer's state {different} is {'missing' if different in listed else 'not listed'}")
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    states: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        number, _, name = key.partition(".")
-        parameter = parameters[int(number)]
-        if value.dim() > 0:  # a scalar counts steps
-            # In the parameter's own memory layout, as the optimizer made it.
-            value = torch.empty_like(parameter).copy_(_same_shape(value, parameter, f"the optimizer's state {key}"))
-        states.setdefault(int(number), {})[name] = value.detach()
-    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
