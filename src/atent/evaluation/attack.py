@@ -134,7 +134,7 @@ def attack_target(
     settings = {
         "label": planned.title,
         "attack": planned.settings,
-        "threat": f"{threat.norm}:{threat.eps!r}",
+        "threat": str(threat),
         "batch": batch,
     }
 

@@ -85,7 +85,7 @@ def estimate_target(
         "label": phases.name,
         "attack": phases.second.settings,
         "first": phases.first.settings,
-        "threat": f"{threat.norm}:{threat.eps!r}",
+        "threat": str(threat),
         "batch": drawn,
         "confidence": law.confidence,
         "whole": len(target.images),

@@ -22,11 +22,12 @@ class RowFile(Generic[R]):
 
     @classmethod
     def of(cls, kind: Kind[R], folder: Path, header: Mapping[str, Any]) -> "RowFile[R]":
-        """The file for these settings. Its name is readable and differs between settings."""
+        """The file for these settings. Its name is readable and ends with a hash of them, by which it is found again."""
         words = f"{header['label']} {header.get('threat', '')} {header['data']}".lower()
         name = re.sub(r"[^a-z0-9.]+", "-", words).strip("-")[:100]
         digest = hashlib.sha256(json.dumps(settings(header), sort_keys=True).encode()).hexdigest()[:8]
-        return cls(kind, folder / kind.folder / f"{name}-{digest}.jsonl")
+        found = sorted((folder / kind.folder).glob(f"*-{digest}.jsonl"))  # its threat may be written in another way
+        return cls(kind, found[0] if found else folder / kind.folder / f"{name}-{digest}.jsonl")
 
     def resume(self, header: Mapping[str, Any]) -> int:
         """Prepare the file for more rows; returns the number of rows it has.
