@@ -14,7 +14,7 @@ from atent.evaluation.attack import attack_batch, attack_target
 from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
 from atent.recipe import parse_recipe
-from atent.report.terminal import print_costs
+from atent.report.terminal import print_attacks
 from atent.threat import Threat
 from toys import generator, small_batch, small_network, two_class_linear
 
@@ -102,7 +102,8 @@ def test_the_command_names_what_each_attack_broke(tmp_path: Path, capsys: pytest
     model, x, y = grey_images()
     target = Target(model, "abc", "toy", Images(x, y, ("dark", "light")), "toy", None, Path("never"))
     cascade = Cascade((Shift(0.02, "weak"), Shift(0.06, "strong")))
-    print_costs([attack_target(target, Planned.of(cascade, {"name": "cascade"}, THREAT), tmp_path)], images=False)
+    file = attack_target(target, Planned.of(cascade, {"name": "cascade"}, THREAT), tmp_path)
+    print_attacks(tmp_path, [file], classes=False, images=False)
     assert "broken by strong 4, weak 2" in capsys.readouterr().out
 
 

@@ -14,7 +14,8 @@ from atent.methods import parse_setting
 from atent.models import Shape, Standardized
 from atent.models.build import build_model
 from atent.optim.optimizers import Adam, Sgd
-from atent.recipe import RECIPES, RENAMED, load_recipe, parse_recipe, recipe_names
+from atent.recipe import load_recipe, parse_recipe
+from atent.storage.recipe_files import RECIPES, RENAMED, recipe_names
 from atent.training.fit import make_model
 from toys import generator, small_batch, small_network, stand_in
 

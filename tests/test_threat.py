@@ -13,7 +13,7 @@ from atent.errors import ThreatWarning, UserError
 from atent.evaluation.checks import Sample, check_attacks
 from atent.inputs import check_points
 from atent.methods import Start
-from atent.recipe import RECIPES
+from atent.storage.recipe_files import RECIPES
 from atent.threat import TOLERANCE, Threat
 from test_cli import atent
 from toys import THREATS, UNBOXED, generator, linear

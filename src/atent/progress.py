@@ -1,14 +1,15 @@
-"""Progress of long work (a bar with rate and time left on a terminal, lines elsewhere), and stops by signals."""
+"""Lines for the user, progress of long work (a bar on a terminal, lines elsewhere), and stops by signals."""
 
 import signal
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -17,6 +18,36 @@ from rich.text import Text
 SECONDS_BETWEEN_LINES = 15.0
 BAR_WIDTHS = (10, 40)
 LABEL_WIDTH = 10  # kept of a label, however narrow the terminal
+
+
+def say(line: str, file: TextIO | None = None, indent: int = 2) -> None:
+    """Print a line, by default on standard error. On a terminal it is wrapped between words, elsewhere it is one line.
+
+    The lines after the first are indented by `indent`. A word longer than a line, such as a path, is not broken.
+    """
+    file = file or sys.stderr
+    width = terminal_width(file)
+    print(line if width is None else wrapped(line, width, indent), file=file, flush=True)
+
+
+def terminal_width(file: TextIO) -> int | None:
+    """The columns of the terminal that a stream writes to; None if it writes to something else."""
+    console = Console(file=file)
+    return console.width if console.is_terminal else None
+
+
+def wrapped(line: str, width: int, indent: int = 2) -> str:
+    """The line in lines of at most `width` characters, the first one indented as it is."""
+    start = len(line) - len(line.lstrip(" "))
+    folded = textwrap.wrap(
+        line.strip(),
+        max(width, 20),
+        initial_indent=" " * start,
+        subsequent_indent=" " * (start + indent),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(folded)
 
 
 class Advance(Protocol):

@@ -1,6 +1,5 @@
 """A recipe: everything that determines the result of a training. It is a TOML file, a built-in name, or a Recipe."""
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property, partial
@@ -29,10 +28,10 @@ from atent.methods import (
 from atent.optim.optimizers import OPTIMIZERS, Optimizer
 from atent.optim.schedule import Schedule
 from atent.storage.files import read_json
+from atent.storage.recipe_files import read_recipe_file
 from atent.storage.run import Run
 from atent.threat import Threat, check_threat
 
-RECIPES = Path(__file__).parent / "recipes"
 _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "defense": partial(make, DEFENSES, kind="defense"),
     "optimizer": partial(make, OPTIMIZERS, kind="optimizer"),
@@ -40,7 +39,7 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 }
 _UNNAMED = {"optimizer": {"name": "sgd"}, "monitor": {"name": "apgd"}}
 _FIRST_MONITOR = {"name": "pgd", **asdict(Pgd(steps=20))}  # the default until 0.1.0.dev2
-RENAMED = {"mnist-linf-atent-fast": "mnist-linf-pgd-quick", "mnist-l2-atent-fast": "mnist-l2-atent-quick"}
+_FIRST_VALIDATION = 5000  # the default until "auto"
 
 
 class Methods(NamedTuple):
@@ -67,7 +66,7 @@ class Recipe(BaseModel):
     epochs: Count
     batch: Count = 128
     seed: int = 0
-    validation: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] = 5000
+    validation: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] | Literal["auto"] = "auto"
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     resize: Count | None = None
     augment: Augmentation = "none"
@@ -163,10 +162,12 @@ class Recipe(BaseModel):
         return Threat.parse(self.threat)
 
     def resuming(self, found: "Recipe") -> "Recipe":
-        """This recipe for the run of `found`: where it names no monitor, an older run keeps the default of its time."""
-        if "monitor" in self.model_fields_set or found.monitor != _FIRST_MONITOR:
+        """This recipe for the run of `found`: an older run keeps the defaults of its time for keys that are not set."""
+        older = {"monitor": _FIRST_MONITOR, "validation": _FIRST_VALIDATION}
+        kept = {key: value for key, value in older.items() if getattr(found, key) == value}
+        if not kept.keys() - self.model_fields_set:
             return self
-        return parse_recipe({**self.model_dump(), "monitor": found.monitor}, "recipe", make="all")
+        return parse_recipe({**kept, **self.model_dump(exclude_unset=True)}, "recipe", make="all")
 
     def check_same(self, found: "Recipe", folder: Path) -> None:
         """Refuse to mix two recipes in one folder. They are compared as data; no method of `found` is made."""
@@ -186,21 +187,7 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build:
 
     A user's own methods, `package.module:Name`, are imported and made, unless `build` is False.
     """
-    if name in RENAMED:
-        raise UserError(f"{name} is now called {RENAMED[name]}")
-    path = Path(name)
-    if path.suffix != ".toml":
-        path = RECIPES / f"{name}.toml"
-        if not path.is_file():
-            raise unknown("recipe", name, [*recipe_names(), "a path ending in .toml"])
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"recipe {name}: {error}") from None
-    # Names first: a new method name drops the fields of the old method, but not those given with it.
-    settings = {_method_name(key, value): value for key, value in (overrides or {}).items()}
-    for key, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".name")):
-        _replace(table, key, value)
+    table = read_recipe_file(name, overrides)
     return parse_recipe(table, f"recipe {name}", make="all" if build else "ours")
 
 
@@ -221,24 +208,3 @@ def parse_recipe(table: Mapping[str, Any], where: str, *, make: Literal["all", "
 def recipe_of(run: Run) -> Recipe:
     """The recipe of a run."""
     return parse_recipe(read_json(run.recipe_file), str(run.recipe_file))
-
-
-def recipe_names() -> list[str]:
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
-def _method_name(key: str, value: Any) -> str:
-    """`defense=trades` means `defense.name=trades`."""
-    return f"{key}.name" if key in ("defense", "optimizer", "schedule", "monitor") and isinstance(value, str) else key
-
-
-def _replace(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; a new method name drops the fields of the old method."""
-    *parents, last = key.split(".")
-    for parent in parents:
-        table = table.setdefault(parent, {})
-        if not isinstance(table, dict):
-            raise UserError(f"--set {key}: {parent} is not a table")
-    if last == "name" and parents[-1:] in (["defense"], ["optimizer"], ["monitor"]) and table.get("name") != value:
-        table.clear()
-    table[last] = value

@@ -31,7 +31,7 @@ def list_names(
     from atent.defenses import DEFENSES
     from atent.models import MODELS
     from atent.optim.optimizers import OPTIMIZERS
-    from atent.recipe import RECIPES, recipe_names
+    from atent.storage.recipe_files import RECIPES, recipe_names
 
     def headline(thing: object) -> str:
         thing = thing.func if isinstance(thing, partial) else thing

@@ -130,11 +130,14 @@ class Images:
         return x.to(memory_format=torch.channels_last), self.y[indices].to(device)
 
 
-def hold_out(images: Images, count: float, generator: torch.Generator) -> tuple[Images, Images]:
+def hold_out(images: Images, count: float | Literal["auto"], generator: torch.Generator) -> tuple[Images, Images]:
     """Hold out `count` images, or this share of them if below 1; returns (training images, held-out images).
 
-    The held-out images are spread over the classes as evenly as possible.
+    "auto" is 5,000, of fewer than 50,000 images a tenth, at least one. The held-out images are spread over the classes
+    as evenly as possible.
     """
+    if isinstance(count, str):
+        count = min(5000, max(1, len(images) // 10))
     whole = math.floor(count * len(images)) if 0 < count < 1 else int(count)
     if not 0 <= whole < len(images):
         raise UserError(f"validation = {count} images to hold out; allowed: 0 to {len(images) - 1} of {len(images)}")

@@ -4,7 +4,6 @@ After Carlini et al. 2019, https://arxiv.org/abs/1902.06705, and Athalye et al. 
 """
 
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ from atent.evaluation.target import Target
 from atent.inputs import checked
 from atent.losses import Loss, cross_entropy, margin
 from atent.network import borrowed, predict, repeat
+from atent.progress import say
 from atent.randomness import derive
 from atent.smoothing.smoothed import Smoothed
 from atent.threat import Threat
@@ -107,7 +107,7 @@ def warn_of_range(networks: Mapping[str, nn.Module | None], images: Images, devi
     """Print a warning for each network, by its name, that is hardly better than chance on clean images."""
     for name, network in networks.items():
         for warning in check_range(network, images, device) if network else []:
-            print(f"warning: {name}: {warning}", file=sys.stderr)
+            say(f"warning: {name}: {warning}")
 
 
 @torch.no_grad()

@@ -16,11 +16,11 @@ from atent.evaluation.sampling import Estimate, Goal, Law
 from atent.evaluation.suites import Phases
 from atent.evaluation.target import Target
 from atent.network import borrowed, repeat
-from atent.progress import expect
+from atent.progress import expect, say
 from atent.randomness import derive_seed
 from atent.smoothing.smoothed import Smoothed
 from atent.storage.record import Batches, record
-from atent.storage.row_file import RowFile, finished_files, leave_out, warn
+from atent.storage.row_file import RowFile, finished_files, leave_out
 from atent.storage.row_format import Cost
 from atent.storage.row_format import settings as row_settings
 from atent.storage.rows import ATTACK, Row
@@ -51,13 +51,14 @@ class Estimated(NamedTuple):
     estimate: Estimate
     cost: Cost = Cost()
     first_cost: Cost | None = None
+    path: Path | None = None  # of its rows, if it is read from a file
 
     def __str__(self) -> str:
         """The verdict in one line."""
         value, low, high = self.estimate
         level = "" if self.confidence == USUAL else f" at {100 * self.confidence:.6g} %"
         sizes = f"({self.whole:,} + {self.drawn:,} images)"
-        return f"{self.name}, {self.threat}, whole test set  {value:.2f} [{low:.2f}, {high:.2f}]{level}  {sizes}"
+        return f"{self.name}, {self.threat}, whole test set {value:.2f} [{low:.2f}, {high:.2f}]{level} {sizes}"
 
 
 def estimate_target(
@@ -112,7 +113,7 @@ def estimate_target(
             yield found.rows, found.cost
             if len(rows) in law.looks:
                 now = law.estimate(broken_at(law, rows))
-                warn(f"after {len(rows):,} images: {now.value:.2f} [{now.low:.2f}, {now.high:.2f}]")
+                say(f"after {len(rows):,} images: {now.value:.2f} [{now.low:.2f}, {now.high:.2f}]")
                 if goal.reached(now):
                     return
 
@@ -120,11 +121,11 @@ def estimate_target(
         return estimated()
     if goal.within is not None and (least := law.expected_draws(Goal(goal.within))) > 0.9 * len(order):
         share = "all" if least == len(order) else f"at least {least:,} of"
-        warn(f"--within {goal.within:g}: {share} the {len(order):,} survivors will be attacked")
+        say(f"--within {goal.within:g}: {share} the {len(order):,} survivors will be attacked")
     try:
         record(SAMPLE, folder, header, f"{phases.name} {threat}, sample", work)
     except Interrupted:
-        warn(str(estimated()))
+        say(str(estimated()))
         raise
     return estimated()
 
@@ -179,14 +180,14 @@ def check_steady(target: Target, device: torch.device | str = "cpu") -> None:
             )
 
 
-def estimates(folder: Path, say: Callable[[str], None] = leave_out) -> list[Estimated]:
-    """Every estimate of a run folder. A damaged file is left out and reported to `say`."""
+def estimates(folder: Path, report: Callable[[str], None] = leave_out) -> list[Estimated]:
+    """Every estimate of a run folder. A damaged file is left out and passed to `report`."""
     found = []
-    for path, content in finished_files(SAMPLE, folder, say):
+    for path, content in finished_files(SAMPLE, folder, report):
         header = content.header
         law = Law(header["whole"], len(header["order"]), header["batch"], header["confidence"])
         run = path.resolve().parent.parent.name
-        found.append(_estimated(run, header, law, content.rows)._replace(cost=content.cost))
+        found.append(_estimated(run, header, law, content.rows)._replace(cost=content.cost, path=path))
     return found
 
 

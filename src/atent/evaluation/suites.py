@@ -1,6 +1,5 @@
 """Which attacks to run: one, or a suite, a named list of attacks."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from atent.attacks.protocols import Selective, title_of
 from atent.errors import UserError, unknown
 from atent.evaluation.target import Target
 from atent.methods import parse_setting, written_out
+from atent.progress import say
 from atent.threat import Threat
 
 Settings = dict[str, Any]
@@ -73,7 +73,7 @@ def _defined(attacks: list[Settings], classes: int | None) -> list[Settings]:
     defined = [settings for settings in swapped if classes > 2 or settings.get("loss") != "dlr"]
     if defined != attacks:
         instead = "untargeted DLR takes its place" if classes == 3 else "APGD on it is left out"
-        print(f"the targeted DLR loss needs 4 classes, the data has {classes}: {instead}", file=sys.stderr)
+        say(f"the targeted DLR loss needs 4 classes, the data has {classes}: {instead}")
     return defined
 
 

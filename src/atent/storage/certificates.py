@@ -86,9 +86,9 @@ def read_certified(path: Path) -> Certified:
     return _certified(path, RowFile(CERTIFY, path).read())
 
 
-def certified(folder: Path, say: Callable[[str], None] = leave_out) -> list[Certified]:
-    """Every finished certification of a run folder. A damaged or unfinished file is skipped and reported to `say`."""
-    return [_certified(path, found) for path, found in finished_files(CERTIFY, folder, say)]
+def certified(folder: Path, report: Callable[[str], None] = leave_out) -> list[Certified]:
+    """Every finished certification of a run folder. A damaged or unfinished file is skipped and passed to `report`."""
+    return [_certified(path, found) for path, found in finished_files(CERTIFY, folder, report)]
 
 
 def _certified(path: Path, found: Content[CertifiedRow]) -> Certified:
