@@ -36,7 +36,7 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 COMMON = ["--data", "mnist-small", "--threat", "linf:0.02", "--threads", "1"]
-VERDICT = r"whole test set  (\d+\.\d\d) \[(\d+\.\d\d), (\d+\.\d\d)\]  \(2,000 \+ (\d+) images\)"
+VERDICT = r"whole test set (\d+\.\d\d) \[(\d+\.\d\d), (\d+\.\d\d)\] \(2,000 \+ (\d+) images\)"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_command_ends_with_a_verdict_and_show_repeats_it(
 ) -> None:
     assert atent("attack", network, *COMMON, *options, "--within", 8, "--out", tmp_path / "run") == 0
     printed = capsys.readouterr().out
-    found = re.search(rf"{re.escape(name)}, linf:0.02, {VERDICT}", printed)
+    found = re.fullmatch(rf"{re.escape(name)}, linf:0.02, {VERDICT}", printed.splitlines()[-1])
     assert found, printed
     low, high = float(found[2]), float(found[3])
     assert low <= float(found[1]) <= high <= low + 16

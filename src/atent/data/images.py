@@ -136,9 +136,8 @@ def hold_out(images: Images, count: float | Literal["auto"], generator: torch.Ge
     "auto" is 5,000, of fewer than 50,000 images a tenth, at least one. The held-out images are spread over the classes
     as evenly as possible.
     """
-    if isinstance(count, str):
-        count = min(5000, max(1, len(images) // 10))
-    whole = math.floor(count * len(images)) if 0 < count < 1 else int(count)
+    asked: float = min(5000, max(1, len(images) // 10)) if count == "auto" else count
+    whole = math.floor(asked * len(images)) if 0 < asked < 1 else int(asked)
     if not 0 <= whole < len(images):
         raise UserError(f"validation = {count} images to hold out; allowed: 0 to {len(images) - 1} of {len(images)}")
     order = torch.randperm(len(images), generator=generator)
