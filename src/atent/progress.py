@@ -125,25 +125,30 @@ class _Work:
         return (self.done - self.start) / max(self.advanced - self.began, 1e-9)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """One line of a terminal. Where it is narrow, the bar goes first, then the rate, then ends of label and words.
+        """One line: label, bar, counts, rate, time left, words. Where it is narrow, the words have a line of their own.
 
-        Room is kept for the longest words so far, so that the bar does not come and go.
+        If that is not enough, the bar goes first, then the rate, then the end of the label. Room is kept for the longest
+        words so far, so that the lines do not come and go.
         """
         del console
-        label, words = Text(self.label), Text(self.words)
+        label, words, width = Text(self.label), Text(self.words), options.max_width
         facts = f"{self.counts()}, {self.rate()}, {self.left()}"
-        spare = options.max_width - label.cell_len - len(facts) - self.longest - 2
-        if spare < 0:
+        below = label.cell_len + len(facts) + self.longest + 2 > width
+        spare = width - label.cell_len - len(facts) - 2 - (0 if below else self.longest + 1)
+        if below and spare < -1:
             facts = f"{self.counts()}, {self.left()}"
-        room = options.max_width - len(facts) - 2
-        label.truncate(max(room - self.longest, LABEL_WIDTH), overflow="ellipsis")
-        words.truncate(max(room - label.cell_len, 0), overflow="ellipsis")
+        label.truncate(max(width - len(facts) - 1, LABEL_WIDTH), overflow="ellipsis")
         narrow, wide = BAR_WIDTHS
         share = self.done / max(self.total, 1)
-        bars = [_bar(share, min(spare - 1, wide), options.ascii_only)] if spare > narrow else []
-        line = Text(" ", no_wrap=True).join([label, *bars, Text(facts), words])
-        line.truncate(options.max_width, overflow="ellipsis")
-        yield line
+        bars = [_bar(share, min(spare, wide), options.ascii_only)] if spare >= narrow else []
+        yield _cut(Text(" ", no_wrap=True).join([label, *bars, Text(facts), *([] if below else [words])]), width)
+        if below and self.longest and self.done < self.total:
+            yield _cut(Text("  ", no_wrap=True).append_text(words), width)
+
+
+def _cut(line: Text, width: int) -> Text:
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
 def _bar(share: float, width: int, ascii_only: bool) -> Text:
