@@ -14,10 +14,10 @@ class ThreatWarning(UserWarning):
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error)
-    """A signal stopped the work after its state was saved. `code` is the exit code of the process."""
+    """A signal stopped the work after its state was saved: `kept`. `code` is the exit code of the process."""
 
-    def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
+    def __init__(self, signum: int, kept: str = "") -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name}; saved{kept and f': {kept}'}")
         self.code = 128 + signum
 
 

@@ -5,8 +5,8 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Protocol, TextIO
@@ -127,8 +127,8 @@ class _Work:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """One line: label, bar, counts, rate, time left, words. Where it is narrow, the words have a line of their own.
 
-        If that is not enough, the bar goes first, then the rate, then the end of the label. Room is kept for the longest
-        words so far, so that the lines do not come and go.
+        If that is not enough, the bar goes first, then the rate, then the end of the label. Room is kept for the
+        longest words so far, so that the lines do not come and go.
         """
         del console
         label, words, width = Text(self.label), Text(self.words), options.max_width
@@ -180,10 +180,11 @@ _innermost: ContextVar[_Work | None] = ContextVar("innermost progress", default=
 
 
 @contextmanager
-def stop_requests() -> Iterator[list[int]]:
+def stop_requests(kept: Callable[[], str] = lambda: "") -> Iterator[list[int]]:
     """Yield a list; SIGINT and SIGTERM are appended to it, so the caller can finish its batch before it stops.
 
-    The second signal gets the previous handler and acts immediately.
+    The first signal prints at once what happens next. The second gets the previous handler and acts immediately; the
+    message of its KeyboardInterrupt is what is `kept`.
     """
     asked: list[int] = []
     before: dict[int, Any] = {}
@@ -195,10 +196,15 @@ def stop_requests() -> Iterator[list[int]]:
     def remember(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signature set by the signal module)
         asked.append(signum)
         restore()
+        again = "; press Ctrl-C again to stop now" if signum == signal.SIGINT else ""
+        with suppress(RuntimeError):  # Python refuses to print while it is printing
+            say(f"stopping after this batch{again}")
 
     if threading.current_thread() is threading.main_thread():  # Python allows signal handlers only there
         before |= {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(kept()) from None
     finally:
         restore()

@@ -20,7 +20,7 @@ from atent.errors import Interrupted, ThreatWarning, UserError
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train image classifiers that are robust to adversarial attacks, attack them, and certify them.\n\n"
     "Start with: atent train demo, then atent attack runs/demo.",
@@ -47,7 +47,7 @@ app.command("certify")(_with_target(certify.certify))
 app.command("show")(show.show)
 app.command("list")(lists.list_names)
 
-data_app = typer.Typer(help="Download data sets, or list them.", rich_markup_mode="markdown")
+data_app = typer.Typer(help="Download data sets, or list them.", rich_markup_mode=None)
 data_app.command("fetch")(data.fetch_data)
 data_app.command("list")(data.list_data)
 app.add_typer(data_app, name="data")
@@ -67,7 +67,7 @@ def main() -> None:
     """Run the command; a user's error prints one line and gives exit code 2."""
     try:
         with _doubts_in_a_line():
-            code = app(standalone_mode=False)
+            code = app(prog_name="atent", standalone_mode=False)
     except UserError as error:
         code = _fail(str(error))
     except BrokenPipeError:  # `atent list | head`
@@ -75,10 +75,11 @@ def main() -> None:
     except OSError as error:
         code = _fail(f"{error.filename or 'the disk'}: {error.strerror or error}")
     except Interrupted as stop:
-        print(f"{stop}; saved. Run the same command to resume.", file=sys.stderr)
+        _say(f"{stop}. Run the same command to resume.")
         code = stop.code
-    except KeyboardInterrupt:
-        print("stopped immediately. Run the same command to resume from the last saved state.", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        kept = f"stopped now; kept: {stop}. Run" if str(stop) else "stopped; run"
+        _say(f"{kept} the same command to resume.")
         code = 130
     except Exception as error:
         # A usage error of the command-line library; the module of its class depends on the library's version.
@@ -89,8 +90,14 @@ def main() -> None:
 
 
 def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    _say(f"error: {message}")
     return 2
+
+
+def _say(line: str) -> None:
+    from atent.progress import say
+
+    say(line)
 
 
 @contextmanager
@@ -112,7 +119,7 @@ def _doubts_in_a_line() -> Iterator[None]:
                 show_other(message, category, filename, lineno, file, line)
             elif str(message) not in told:
                 told.add(str(message))
-                print(f"warning: {message}", file=sys.stderr)
+                _say(f"warning: {message}")
 
         warnings.simplefilter("always", ThreatWarning)
         warnings.showwarning = show

@@ -1,7 +1,6 @@
 """`atent certify`."""
 
 import math
-import sys
 from typing import Annotated
 
 import typer
@@ -59,6 +58,7 @@ def certify(
     from atent.evaluation.certify import certify_target, check_deterministic, named_radii
     from atent.evaluation.suites import choose_attacks
     from atent.evaluation.target import every_image
+    from atent.progress import say
     from atent.report.brackets import print_bracket
     from atent.report.terminal import print_certified
     from atent.smoothing.bounds import draws_for
@@ -88,10 +88,8 @@ def certify(
     if choice and choice.one:
         check_attack(choice.one, Smoothed(found.network, sigma), goals[-1][0])
     if sigma > 1:
-        print(f"caution: pixels are in [0, 1], so noise of sigma {sigma:g} hides most of the image", file=sys.stderr)
-    print(
-        f"n {n:,} and alpha {alpha:g} allow radii up to {how.largest_radius:.4g} with sigma {sigma:g}", file=sys.stderr
-    )
+        say(f"caution: pixels are in [0, 1], so noise of sigma {sigma:g} hides most of the image")
+    say(f"n {n:,} and alpha {alpha:g} allow radii up to {how.largest_radius:.4g} with sigma {sigma:g}")
     folder = target.out or found.folder
     path = certify_target(found, how, goals, folder, every=every, seed=seed, batch=batch, device=device)
     print_certified(read_certified(path))

@@ -53,6 +53,7 @@ def train(
     from atent.methods import parse_setting
     from atent.models import is_users
     from atent.recipe import load_recipe
+    from atent.report.terminal import tell
     from atent.training.fit import fit
     from atent.training.options import TrainingOptions
 
@@ -68,7 +69,8 @@ def train(
     monitor = chosen.methods.monitor
     _print_training(folder, best, len(history), chosen.threat, title_of(monitor))
     own = f" --model {chosen.model}" if is_users(chosen.model) else ""
-    print(f"Weights: {folder}/best.safetensors. Next: atent attack {folder}{own}")
+    tell(f"Weights: {folder}/best.safetensors")
+    tell(f"Next: atent attack {folder}{own}")
 
 
 def _print_training(folder: Path, best: dict[str, Any], epochs: int, threat: str, monitor: str) -> None:
