@@ -68,6 +68,7 @@ def progress(label: str, total: int, unit: str, done: int = 0, brief: bool = Fal
     try:
         with Live(work, console=console) if console.is_terminal else nullcontext():
             yield work.advance
+            work.words = ""
     finally:
         _innermost.reset(outer)
 

@@ -41,11 +41,11 @@ def _with_target(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-app.command("train")(train.train)
-app.command("attack")(_with_target(attack.attack))
-app.command("certify")(_with_target(certify.certify))
-app.command("show")(show.show)
-app.command("list")(lists.list_names)
+app.command("train", short_help="Train a network with a recipe.")(train.train)
+app.command("attack", short_help="Attack a network on the test images.")(_with_target(attack.attack))
+app.command("certify", short_help="Certify a network smoothed with noise.")(_with_target(certify.certify))
+app.command("show", short_help="Show results, a recipe or the fields of a method.")(show.show)
+app.command("list", short_help="List recipes, models, methods and data sets.")(lists.list_names)
 
 data_app = typer.Typer(help="Download data sets, or list them.", rich_markup_mode=None)
 data_app.command("fetch")(data.fetch_data)

@@ -57,11 +57,14 @@ class Images:
 
     @property
     def summary(self) -> str:
-        """`2,400 images of 28 x 28 pixels, 1 channel: bag 800, coat 790, ...`"""
+        """`2,400 images of 28 x 28 pixels, 1 channel: bag 800, coat 790, ...`, or `800 each of bag, coat, shirt`."""
         channels, height, width = self.shape.image
         counts = self.y.bincount(minlength=len(self.classes)).tolist()
-        shown = [f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True)]
+        equal = len(set(counts)) == 1
+        pairs = [f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True)]
+        shown = list(self.classes) if equal else pairs
         classes = ", ".join(shown if len(shown) <= 12 else [*shown[:10], f"... {len(shown)} classes"])
+        classes = f"{counts[0]:,} each of {classes}" if equal else classes
         plural = "channel" if channels == 1 else "channels"
         return f"{len(self):,} images of {height} x {width} pixels, {channels} {plural}: {classes}"
 

@@ -19,6 +19,7 @@ from atent.network import borrowed, repeat
 from atent.progress import expect, say
 from atent.randomness import derive_seed
 from atent.smoothing.smoothed import Smoothed
+from atent.storage.files import alone
 from atent.storage.record import Batches, record
 from atent.storage.row_file import RowFile, finished_files, leave_out
 from atent.storage.row_format import Cost
@@ -51,7 +52,7 @@ class Estimated(NamedTuple):
     estimate: Estimate
     cost: Cost = Cost()
     first_cost: Cost | None = None
-    path: Path | None = None  # of its rows, if it is read from a file
+    path: Path | None = None  # of the rows of its sample
 
     def __str__(self) -> str:
         """The verdict in one line."""
@@ -93,14 +94,17 @@ def estimate_target(
         "order": order,
     }
     header = {**target.header(settings, seed), "examples": len(order)}
-    if goal.reached(law.estimate([])) or not order:
-        return _estimated(folder.resolve().name, header, law, [])._replace(first_cost=first.cost)
     file = RowFile.of(SAMPLE, folder, header)
 
     def estimated() -> Estimated:
         found = file.read()
         made = _estimated(folder.resolve().name, header, law, found.rows)
-        return made._replace(cost=found.cost, first_cost=first.cost)
+        return made._replace(cost=found.cost, first_cost=first.cost, path=file.path)
+
+    if goal.reached(law.estimate([])) or not order:
+        with alone(file.path):  # a result without rows, for `show`
+            file.resume(header)
+        return estimated()
 
     def work(_: Path, done: int) -> Batches:
         rows = list(file.read().rows) if done else []

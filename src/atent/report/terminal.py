@@ -180,6 +180,7 @@ def print_estimates(found: "Sequence[Estimated]", goal: "Goal") -> "Evaluated":
         if one.first_cost is not None:
             tell(f"all images: {one.first_cost}")
         tell(f"sample: {one.cost}")
+        tell(f"  rows: {one.path}")
         if goal.claim is not None:
             outcome = goal.reached(one.estimate)
             tell(f"at least {goal.claim:g} %: {outcome if outcome in ('accepted', 'refuted') else 'not settled'}")

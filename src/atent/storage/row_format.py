@@ -110,8 +110,8 @@ class Content(NamedTuple, Generic[R]):
 
     @property
     def finished(self) -> bool:
-        """Whether the rows are a result: all of them, or the first of a sample."""
-        return self.complete or (not self.fault and "order" in self.header and len(self.rows) > 0)
+        """Whether the rows are a result: all of them, or the first of a sample, even none."""
+        return self.complete or (not self.fault and "order" in self.header)
 
 
 class Damage(Exception):  # noqa: N818 (of a file, not an error of the program)
