@@ -176,9 +176,10 @@ class Recipe(BaseModel):
             theirs[part] = completed(theirs[part], ours[part], method)
         different = sorted(key for key in ours if ours[key] != theirs[key])
         if different:
+            hint = "; --more-epochs N continues a finished training" if different == ["epochs"] else ""
             raise UserError(
                 f"{folder} contains a run of another recipe (different: {', '.join(different)}); "
-                "give another --out, or remove that folder"
+                f"give another --out, or remove that folder{hint}"
             )
 
 

@@ -198,15 +198,24 @@ def _test_images(
     if recipe is None:
         found = open_data(data, data_dir, resize=resize)
         return found.images("test"), found.digest
-    trained_on = data == recipe.data or Path(data).resolve() == Path(recipe.data).resolve()
-    record = run.data_record() or {}
-    known = record if trained_on else None
-    found = open_data(data, data_dir, resize=resize or recipe.resize, test_share=recipe.test_share, known=known)
+    place, record = run.place_of(recipe.data), run.data_record() or {}
+    trained_on = data == recipe.data or Path(data).resolve() == Path(place).resolve()
+    if trained_on and record and not Path(place).exists():
+        raise UserError(f"{run.folder} was trained on {data}, which is not there; if it has moved: --data NEW-PLACE")
+    known = record if trained_on or (resize is None and _holds(Path(data), record)) else None
+    opened = place if trained_on else data
+    found = open_data(opened, data_dir, resize=resize or recipe.resize, test_share=recipe.test_share, known=known)
     images = found.images("test")
     trained = tuple(record.get("train", images.classes))
     if images.classes != trained:
         raise UserError(f"{data} has the classes {', '.join(images.classes)}; {run.folder} knows {', '.join(trained)}")
     return images, found.digest
+
+
+def _holds(folder: Path, record: Mapping[str, Any]) -> bool:
+    """Whether a folder has all test images of a run's record: it is the run's data, moved."""
+    tests = record.get("test")
+    return isinstance(tests, dict) and all((folder / name).is_file() for names in tests.values() for name in names)
 
 
 def recipe_inside(weights: Path) -> Recipe | None:

@@ -56,7 +56,7 @@ def fit(
         recipe = recipe.resuming(recipe_of(run))
         recipe.check_same(recipe_of(run), run.folder)
     data = open_data(
-        recipe.data,
+        run.place_of(recipe.data),
         Path(data_dir) if data_dir else None,
         resize=recipe.resize,
         test_share=recipe.test_share,
