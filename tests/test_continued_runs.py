@@ -90,6 +90,7 @@ def test_more_epochs_of_another_recipe_or_of_nothing_are_refused(
     assert (run.recipe_file.read_bytes(), run.last.read_bytes()) == before
     with pytest.raises(UserError, match=r"different: epochs.*--more-epochs N continues"):
         fit(small(epochs=2), tmp_path / "run", how=QUIET)
+    capsys.readouterr()
     assert atent("train", "demo", "--out", tmp_path / "none", "--more-epochs", 1) == 2
     assert capsys.readouterr().err.startswith("error: --more-epochs 1: no training in ")
 
@@ -147,8 +148,8 @@ def test_an_older_run_keeps_its_5000_held_out_images() -> None:
     assert now.validation == "auto"
     assert now.resuming(older).validation == 5000
     assert now.resuming(parse_recipe(table, "new")).validation == "auto"
+    asked = parse_recipe({**table, "validation": 500}, "asked", make="all")
     with pytest.raises(UserError, match="different: validation"):
-        asked = parse_recipe({**table, "validation": 500}, "asked", make="all")
         asked.resuming(older).check_same(older, Path("run"))
 
 
