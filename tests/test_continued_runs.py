@@ -179,7 +179,7 @@ def test_ctrl_c_answers_and_says_what_is_kept(
     signals: int, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """60 images are fewer than a batch; they are saved in parts of 25. The second Ctrl-C ends the part at once."""
-    with pytest.raises(Interrupted if signals == 1 else KeyboardInterrupt) as caught:
+    with pytest.raises(Interrupted) as caught:
         interrupted_attack(tmp_path, monkeypatch, signals, CASCADE)
     (file,) = (tmp_path / "attack").glob("*.jsonl")
     assert "stopping after this batch; press Ctrl-C again to stop now" in capsys.readouterr().err
@@ -199,25 +199,24 @@ def test_an_attack_that_draws_for_a_batch_keeps_its_batch(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("stop", "words", "code"),
+    ("stop", "words"),
     [
+        (Interrupted(signal.SIGINT, "epoch 3"), "stopped by SIGINT; saved: epoch 3. Run the same command to resume."),
         (
-            Interrupted(signal.SIGINT, "epoch 3"),
-            "stopped by SIGINT; saved: epoch 3. Run the same command to resume.",
-            130,
+            Interrupted(signal.SIGINT, "epoch 2", now=True),
+            "stopped now; kept: epoch 2. Run the same command to resume.",
         ),
-        (KeyboardInterrupt("epoch 2"), "stopped now; kept: epoch 2. Run the same command to resume.", 130),
-        (KeyboardInterrupt(), "stopped; run the same command to resume.", 130),
+        (KeyboardInterrupt(), "stopped. Run the same command to resume."),
     ],
 )
 def test_the_command_line_repeats_it(
-    stop: BaseException, words: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stop: BaseException, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stopped(*_: object, **__: object) -> None:
+    def stopped(*_: object) -> None:
         raise stop
 
-    monkeypatch.setattr("atent.cli.app", stopped)
-    assert atent("list") == code
+    monkeypatch.setattr("atent.report.terminal.tell", stopped)
+    assert atent("list", "data") == 130
     assert capsys.readouterr().err == f"{words}\n"
 
 
@@ -234,8 +233,8 @@ def test_a_training_says_which_checkpoint_is_kept(tmp_path: Path, monkeypatch: p
         return train_step(*arguments, **added)
 
     monkeypatch.setattr("atent.training.fit.train_step", interrupting)
-    with pytest.raises(KeyboardInterrupt, match=r"nothing, no checkpoint was saved yet"):
+    with pytest.raises(Interrupted, match=r"nothing, no checkpoint was saved yet"):
         fit(small(), tmp_path / "none", how=QUIET)
     steps = 0
-    with pytest.raises(KeyboardInterrupt, match=r"last\.safetensors \(epoch 1, batch 2\)"):
+    with pytest.raises(Interrupted, match=r"last\.safetensors \(epoch 1, batch 2\)"):
         fit(small(), tmp_path / "saved", how=replace(QUIET, checkpoint_batches=2))

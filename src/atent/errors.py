@@ -14,10 +14,14 @@ class ThreatWarning(UserWarning):
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error)
-    """A signal stopped the work after its state was saved: `kept`. `code` is the exit code of the process."""
+    """A signal stopped the work: after its state was saved or, with `now`, at once. `kept` is what is on the disk.
 
-    def __init__(self, signum: int, kept: str = "") -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}; saved{kept and f': {kept}'}")
+    `code` is the exit code of the process.
+    """
+
+    def __init__(self, signum: int, kept: str = "", *, now: bool = False) -> None:
+        how = "stopped now; kept" if now else f"stopped by {signal.Signals(signum).name}; saved"
+        super().__init__(f"{how}{kept and f': {kept}'}")
         self.code = 128 + signum
 
 

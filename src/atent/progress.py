@@ -15,6 +15,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from atent.errors import Interrupted
+
 SECONDS_BETWEEN_LINES = 15.0
 BAR_WIDTHS = (10, 40)
 LABEL_WIDTH = 10  # kept of a label, however narrow the terminal
@@ -68,7 +70,7 @@ def progress(label: str, total: int, unit: str, done: int = 0, brief: bool = Fal
     try:
         with Live(work, console=console) if console.is_terminal else nullcontext():
             yield work.advance
-            work.words = ""
+            work.words = "" if work.done >= work.total else work.words
     finally:
         _innermost.reset(outer)
 
@@ -184,8 +186,8 @@ _innermost: ContextVar[_Work | None] = ContextVar("innermost progress", default=
 def stop_requests(kept: Callable[[], str] = lambda: "") -> Iterator[list[int]]:
     """Yield a list; SIGINT and SIGTERM are appended to it, so the caller can finish its batch before it stops.
 
-    The first signal prints at once what happens next. The second gets the previous handler and acts immediately; the
-    message of its KeyboardInterrupt is what is `kept`.
+    The first signal prints at once what happens next. The second gets the previous handler and acts immediately;
+    instead of its KeyboardInterrupt an `Interrupted` is raised that says what is `kept`.
     """
     asked: list[int] = []
     before: dict[int, Any] = {}
@@ -206,6 +208,6 @@ def stop_requests(kept: Callable[[], str] = lambda: "") -> Iterator[list[int]]:
     try:
         yield asked
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(kept()) from None
+        raise Interrupted(signal.SIGINT, kept(), now=True) from None
     finally:
         restore()

@@ -17,6 +17,8 @@ from atent.cli import attack, certify, data, lists, show, train
 from atent.cli.options import TargetOptions
 from atent.errors import Interrupted, ThreatWarning, UserError
 
+STOPPED = 130  # 128 + SIGINT
+
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -68,6 +70,8 @@ def main() -> None:
     try:
         with _doubts_in_a_line():
             code = app(prog_name="atent", standalone_mode=False)
+        if code == STOPPED:  # typer returns this for a KeyboardInterrupt
+            raise KeyboardInterrupt
     except UserError as error:
         code = _fail(str(error))
     except BrokenPipeError:  # `atent list | head`
@@ -77,10 +81,9 @@ def main() -> None:
     except Interrupted as stop:
         _say(f"{stop}. Run the same command to resume.")
         code = stop.code
-    except KeyboardInterrupt as stop:
-        kept = f"stopped now; kept: {stop}. Run" if str(stop) else "stopped; run"
-        _say(f"{kept} the same command to resume.")
-        code = 130
+    except KeyboardInterrupt:
+        _say("stopped. Run the same command to resume.")
+        code = STOPPED
     except Exception as error:
         # A usage error of the command-line library; the module of its class depends on the library's version.
         if not hasattr(error, "format_message"):
