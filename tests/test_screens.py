@@ -17,16 +17,20 @@ from atent.cli.explain import allowed, fields, methods
 from atent.data.images import Images
 from atent.evaluation.attack import attack_target
 from atent.evaluation.certify import certify_target
+from atent.evaluation.estimate import Estimated
+from atent.evaluation.sampling import Estimate
 from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
 from atent.methods import Count, Fraction, Pull, Start
 from atent.models import Shape
 from atent.progress import wrapped
+from atent.recipe import load_recipe
 from atent.report.tables import finished, grouped, result_lines
 from atent.report.terminal import print_results, print_verdicts
 from atent.smoothing.stopping import Smoothing
 from atent.storage.recipe_files import recipe_names, recipe_text
 from atent.threat import Threat
+from atent.training.lines import epoch_line
 from test_cli import atent
 from toys import small_network, stand_in
 
@@ -322,3 +326,29 @@ def test_the_data_line_names_equal_classes_once() -> None:
     x, y = torch.zeros(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
     assert Images(x, y, ("bag", "coat", "hat")).summary.endswith(": 2 each of bag, coat, hat")
     assert Images(x[1:], y[1:], ("bag", "coat", "hat")).summary.endswith(": bag 1, coat 2, hat 2")
+
+
+@pytest.mark.parametrize("threat", ["linf:8/255", "linf:0.3"])
+def test_the_verdict_of_a_whole_test_set_fits_80_columns(threat: str) -> None:
+    estimate = Estimate(92.7, 91.9, 93.4)
+    one = Estimated("run", "abc", "strong", "mnist", threat, 0.95, 10_000, 9_411, 1_150, 5, estimate)
+    assert str(one) == f"strong, {threat}, whole test set 92.70 [91.90, 93.40] (10,000 + 1,150 images)"
+    assert len(str(one)) <= 80
+
+
+def test_the_line_of_an_epoch_fits_80_columns() -> None:
+    recipe = load_recipe("demo", {"epochs": 120})
+    row = {
+        "epoch": 110,
+        "loss": 2.3456,
+        "clean": 0.9665,
+        "robust": 0.8,
+        "radius": 0.3,
+        "seconds": 12345.6,
+        "best": True,
+    }
+    line = epoch_line(row, recipe)
+    assert line == "epoch 110/120: loss 2.346, clean 96.7, robust 80.0, radius 0.300, 12346 s, best"
+    assert len(line) <= 80
+    del row["clean"], row["robust"]
+    assert epoch_line(row, recipe) == "epoch 110/120: loss 2.346, radius 0.300, 12346 s, best"

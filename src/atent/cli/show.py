@@ -95,14 +95,18 @@ def _show_runs(folders: list[Path], form: str, *, classes: bool) -> None:
         every = records(found, estimated, proven, between)
         print(to_json(every) if form == "--json" else to_csv(every))
         return
-    lines, whole = result_lines(found), [f"{one.run} ({one.weights[:6]}): {one}" for one in estimated]
+    lines = result_lines(found)
+    whole = [(f"{one.run} ({one.weights[:6]}), {one.data} test images:", str(one)) for one in estimated]
     if form == "--markdown":
-        attacked = [to_markdown(lines)] if lines else []
-        certificates = [certified_markdown(proven)] if proven else []
-        print("\n\n".join([*attacked, *whole, *certificates, *([bracket_markdown(between)] if between else [])]))
+        parts = [to_markdown(lines)] if lines else []
+        parts += map(" ".join, whole)
+        parts += [certified_markdown(proven)] if proven else []
+        parts += [bracket_markdown(between)] if between else []
+        print("\n\n".join(parts))
     else:
         print_results(lines)
-        for line in whole:
+        for title, line in whole:
+            tell(title)
             tell(line)
         for one in proven:
             print_certified(one)
