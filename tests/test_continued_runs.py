@@ -49,7 +49,9 @@ def test_a_finished_training_continues(tmp_path: Path) -> None:
     assert [row["epoch"] for row in rows] == [1, 2, 3]
 
 
-def test_the_same_command_resumes_an_extended_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_command_resumes_an_extended_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Stopped in its second epoch, it still ends at three; only then more epochs are added."""
     run = fit(small(epochs=1), tmp_path, how=QUIET)
     steps = 0
@@ -65,7 +67,10 @@ def test_the_same_command_resumes_an_extended_training(tmp_path: Path, monkeypat
     with pytest.raises(Interrupted):
         fit(extend(run, small(epochs=1), 2), tmp_path, how=QUIET)
     monkeypatch.undo()
-    fit(extend(run, small(epochs=1), 2), tmp_path, how=QUIET)
+    capsys.readouterr()
+    resumed = extend(run, small(epochs=1), 2)
+    assert "is at epoch 1 of 3; --more-epochs 2 adds none" in capsys.readouterr().err
+    fit(resumed, tmp_path, how=QUIET)
     assert len(run.history()) == recipe_of(run).epochs == 3
     assert extend(run, small(epochs=1), 2).epochs == 5
 

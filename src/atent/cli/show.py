@@ -40,15 +40,15 @@ def show(
     name = targets[0]
     if name in RENAMED:
         raise UserError(f"{name} is now called {RENAMED[name]}")
-    alone = len(targets) == 1 and not Path(name).is_dir()
-    if alone and (name in recipe_names() or name.endswith(".toml")):
+    single = len(targets) == 1 and not Path(name).is_dir()
+    if single and (name in recipe_names() or name.endswith(".toml")):
         print(recipe_text(name) if toml else load_recipe(name, build=False).model_dump_json(indent=2))
         return
     if toml:
         raise UserError(
             f"--toml with {', '.join(targets)}; allowed: one recipe, such as demo or a path of a .toml file"
         )
-    if alone and name in methods():
+    if single and name in methods():
         explain(name)
         return
     folders = [Path(target) for target in targets]
@@ -78,11 +78,9 @@ def _show_runs(folders: list[Path], form: str, *, classes: bool) -> None:
         one: (finished(one, report), estimates(one, report), certified(one, report), brackets(one, report))
         for one in folders
     }
-    found, proven = (
-        [one for some in read.values() for one in some[0]],
-        [one for some in read.values() for one in some[2]],
-    )
+    found = [one for some in read.values() for one in some[0]]
     estimated = [one for some in read.values() for one in some[1]]
+    proven = [one for some in read.values() for one in some[2]]
     between = [one for some in read.values() for one in some[3]]
     empty = [_empty(folder) for folder, some in read.items() if not any(some)]
     if len(empty) == len(read):

@@ -1,6 +1,7 @@
 """More epochs for a finished training."""
 
 from atent.errors import UserError
+from atent.progress import say
 from atent.recipe import Recipe, recipe_of
 from atent.storage.files import alone, load_tensors, read_json, save_tensors, write_json
 from atent.storage.run import Run
@@ -19,6 +20,8 @@ def extend(run: Run, recipe: Recipe, more: int) -> Recipe:
         same = recipe.model_copy(update={"epochs": found.epochs}).resuming(found)
         same.check_same(found, run.folder)
         if info["epoch"] < found.epochs:
+            at = f"{run.folder} is at epoch {info['epoch']} of {found.epochs}"
+            say(f"{at}; --more-epochs {more} adds none, because that training is not finished")
             return same
         epochs = found.epochs + more
         # The checkpoint first: after a kill between the two writes, the same command does both again.
