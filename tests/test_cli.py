@@ -1,5 +1,6 @@
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -243,7 +244,11 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped by SIGINT; saved. Run the same command to resume." in said
+    assert "stopping after this batch; press Ctrl-C again to stop now\n" in said
+    saved = f"{tmp_path}/last.safetensors"
+    assert re.search(
+        rf"stopped by SIGINT; saved: {saved} \(epoch \d+, batch \d+\). Run the same command to resume.", said
+    )
     assert "Traceback" not in said
 
 

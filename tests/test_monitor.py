@@ -103,7 +103,7 @@ def test_a_cascade_of_single_steps_does_not_detect_a_collapse() -> None:
     [
         ({"name": "smooth-pgd"}, "monitor smooth-pgd needs a smoothed network; set smooth"),
         ({"name": "atent-chain", "pull": "auto", "step": 0.5}, r"pull 'auto'.*step <= eps"),
-        ({"name": "pgd", "stepz": 3}, r"unknown attack field 'stepz'; known: .*steps \(monitor\)"),
+        ({"name": "pgd", "stepz": 3}, r"unknown attack field 'stepz'; did you mean step\? known: .*steps \(monitor\)"),
         ({"steps": 3}, r"attack without a name; .*\(monitor\)"),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_state_that_no_checkpoint_can_hold_is_refused() -> None:
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"name": "torch.optim:AdamW", "beta": 1}, r"unknown optimizer field 'beta'; known: amsgrad, betas, .*AdamW"),
+        ({"name": "torch.optim:AdamW", "beta": 1}, r"unknown optimizer field 'beta'; .*known: amsgrad, betas, .*AdamW"),
         ({"name": "torch.optim:AdamW", "lr": -1.0}, "torch.optim:AdamW: Invalid learning rate: -1.0"),
         ({"name": "torch.optim:Adamw"}, "cannot import optimizer 'torch.optim:Adamw'"),
         ({"name": "torch.optim:Optimizer"}, "missing 1 required keyword-only argument: 'defaults'"),
@@ -265,7 +265,7 @@ def test_a_users_own_schedule() -> None:
         ({"name": "torch.optim.lr_scheduler:StepLR"}, "missing 1 required keyword-only argument: 'step_size'"),
         (
             {"name": "torch.optim.lr_scheduler:StepLR", "step": 1},
-            "unknown schedule field 'step'; known: gamma, step_size",
+            r"unknown schedule field 'step'; .*known: gamma, step_size",
         ),
         ({"name": "torch.optim.lr_scheduler:ReduceLROnPlateau"}, "needs a metric"),
         ({"name": "torch.optim.lr_scheduler:OneCycleLR", "max_lr": 1.0, "total_steps": 3}, "Tried to step 4 times"),

@@ -1,4 +1,4 @@
-"""Progress: lines in time, one line of a terminal at any width, silence in a notebook; where a long attack is."""
+"""Progress: lines in time, one or two lines of a terminal at any width, silence in a notebook; where an attack is."""
 
 import io
 import re
@@ -119,27 +119,47 @@ def last_frame(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, width: i
 
 @pytest.mark.parametrize("words", ["", DETAIL])
 @pytest.mark.parametrize("width", [30, 80, 120])
-def test_a_terminal_shows_one_line(
+def test_a_terminal_shows_whole_lines(
     clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, width: int, words: str
 ) -> None:
     for title in TITLES:
-        line = last_frame(clock, monkeypatch, width, f"{title} linf:0.3", words)
-        assert "\n" not in line
-        assert cell_len(line) <= width
-        assert line.startswith(title[:4])
-        assert width < 80 or (" 250/10000 images, " in line and " 9:45:00 left " in line and words[:24] in line)
+        label = f"{title} linf:8/255"
+        lines = last_frame(clock, monkeypatch, width, label, words).split("\n")
+        assert len(lines) <= 2
+        assert all(cell_len(line) <= width for line in lines)
+        assert lines[0].startswith(title[:4])
+        if width >= 80:
+            assert " 250/10000 images, " in lines[0]
+            assert " 9:45:00 left" in lines[0]
+            assert words in lines[-1]
+            assert (label in lines[0]) == (cell_len(label) <= width - len(" 250/10000 images, 9:45:00 left"))
 
 
-@pytest.mark.parametrize(("width", "least", "most"), [(80, 0, 0), (100, 0, 0), (120, 10, 30), (160, 40, 40)])
-def test_the_bar_takes_the_room_that_the_longest_words_leave(
-    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, width: int, least: int, most: int
+@pytest.mark.parametrize(("width", "bar", "count"), [(70, 0, 2), (80, 14, 2), (100, 34, 2), (120, 16, 1), (160, 40, 1)])
+def test_the_bar_takes_the_room_that_is_left(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, width: int, bar: int, count: int
 ) -> None:
-    lines = [last_frame(clock, monkeypatch, width, "AutoAttack linf:0.3", words) for words in ("", DETAIL)]
-    bars = [line.count("\u2501") + line.count("\u2500") for line in lines]
-    assert least <= bars[0] == bars[1] <= most
-    assert lines[1].endswith(DETAIL)  # whole, also at 80 columns
-    assert ("0.28 images/s" in lines[1], "AutoAttack linf:0.3 " in lines[1]) == (width >= 120, width >= 100)
-    assert lines[1].count("\u2501") == most // 40  # 250 of 10,000
+    frames = [last_frame(clock, monkeypatch, width, "AutoAttack linf:0.3", words) for words in ("", DETAIL)]
+    assert [frame.count("\u2501") + frame.count("\u2500") for frame in frames] == [bar, bar]
+    lines = frames[1].split("\n")
+    assert len(lines) == count
+    assert lines[-1].endswith(DETAIL)
+    assert lines[0].startswith("AutoAttack linf:0.3 ")
+    assert "0.28 images/s" in lines[0]
+    assert lines[0].count("\u2501") == bar // 40  # 250 of 10,000
+
+
+def test_finished_work_leaves_one_line(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    console = Console(file=written, width=80, force_terminal=True)
+    monkeypatch.setattr("atent.progress.Console", lambda **_: console)
+    with progress("strong linf:8/255", 10, "images") as show:
+        detail(DETAIL)
+        clock.now += 5
+        show(10)
+    last = re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", written.getvalue().rpartition("\r")[2])
+    assert last.strip("\n").endswith("10/10 images, 2.0 images/s, 0:00:00 left")
+    assert "\n" not in last.strip("\n")
 
 
 @pytest.mark.parametrize(

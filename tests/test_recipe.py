@@ -14,7 +14,8 @@ from atent.methods import parse_setting
 from atent.models import Shape, Standardized
 from atent.models.build import build_model
 from atent.optim.optimizers import Adam, Sgd
-from atent.recipe import RECIPES, RENAMED, load_recipe, parse_recipe, recipe_names
+from atent.recipe import load_recipe, parse_recipe
+from atent.storage.recipe_files import RECIPES, RENAMED, recipe_names
 from atent.training.start import make_model
 from toys import generator, small_batch, small_network, stand_in
 
@@ -226,3 +227,33 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
     broken.write_text('data = "mnist"')
     with pytest.raises(UserError, match="model is missing"):
         load_recipe(str(broken))
+
+
+def test_a_recipe_inherits_from_its_base(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'base = "own-images"\ndata = "clothes"\n[defense]\nsteps = 3\n[optimizer]\nname = "sgd"\nlr = 0.05\n'
+    )
+    (tmp_path / "again.toml").write_text('base = "mine.toml"\nepochs = 2\n[defense]\nname = "trades"\n')
+    base, mine = load_recipe("own-images"), load_recipe(str(tmp_path / "mine.toml"))
+    assert (mine.data, mine.epochs, mine.threat) == ("clothes", base.epochs, base.threat)
+    assert mine.methods.defense == dataclasses.replace(base.methods.defense, steps=3)  # type: ignore[type-var]
+    assert mine.methods.optimizer == Sgd(lr=0.05)  # another method: its fields alone
+    again = load_recipe(str(tmp_path / "again.toml"), {"defense.beta": 2.0})  # a path is relative to the file
+    assert (again.data, again.epochs) == ("clothes", 2)
+    assert again.methods.defense == Trades(beta=2.0)
+    assert again.methods.optimizer == Sgd(lr=0.05)
+
+
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [
+        ("'own-image'", "unknown recipe 'own-image'; did you mean own-images"),
+        ("'mine.toml'", "leads back to"),
+        ("3", "base = 3; allowed: the name of a recipe"),
+        ("'gone.toml'", "gone.toml"),
+    ],
+)
+def test_a_wrong_base_is_named(base: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(f"base = {base}\n")
+    with pytest.raises(UserError, match=re.escape(words)):
+        load_recipe(str(tmp_path / "mine.toml"))

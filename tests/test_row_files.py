@@ -156,3 +156,28 @@ def test_a_name_that_is_not_utf8_can_be_read_again(kind: str, tmp_path: Path) ->
     assert file.resume(header) == 0
     assert file.resume(header) == 0
     assert not file.path.with_name(f"{file.path.name}.old").exists()
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ({"threat": "linf:0.03137254901960784"}, {"threat": "linf:8/255"}),
+        ({"radii": [[0.0, ""], [0.8784, "linf:0.0313725"]]}, {"radii": [[0.0, ""], [0.8784, "linf:8/255"]]}),
+    ],
+    ids=["attack", "certify"],
+)
+def test_rows_of_a_threat_are_found_however_it_is_written(
+    older: dict[str, Any], newer: dict[str, Any], tmp_path: Path
+) -> None:
+    kind = KINDS["attack" if "threat" in older else "certify"]
+    common = {"label": "PGD-20", "data": "cifar10"}
+    before = RowFile.of(kind, tmp_path, common | older)
+    before.path.parent.mkdir()
+    before.path.touch()
+    assert RowFile.of(kind, tmp_path, common | newer).path == before.path
+    before.path.unlink()
+    after = RowFile.of(kind, tmp_path, common | newer).path
+    assert after.name == before.path.name.replace("0.03137254901960784", "8-255")
+    assert settings(common | newer) == settings(common | older)
+    other = {"threat": "linf:0.0314"} if "threat" in older else {"radii": [[0.8785, "linf:8/255"]]}
+    assert RowFile.of(kind, tmp_path, common | other).path.name[-14:] != after.name[-14:]

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from atent.attacks import Pgd
+from atent.errors import Interrupted
 from atent.evaluation.attack import attack_target
 from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
@@ -61,7 +62,7 @@ def test_a_kill_loses_no_image(killed_after: int, tmp_path: Path, monkeypatch: p
 
     real = RowFile.append
     monkeypatch.setattr(RowFile, "append", append)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted):
         run(tmp_path / "cut")
     monkeypatch.undo()
     cut = run(tmp_path / "cut")

@@ -13,7 +13,7 @@ from atent.errors import ThreatWarning, UserError
 from atent.evaluation.checks import Sample, check_attacks
 from atent.inputs import check_points
 from atent.methods import Start
-from atent.recipe import RECIPES
+from atent.storage.recipe_files import RECIPES
 from atent.threat import TOLERANCE, Threat
 from test_cli import atent
 from toys import THREATS, UNBOXED, generator, linear
@@ -188,3 +188,26 @@ def test_a_doubt_is_told_once_in_python() -> None:
 def test_a_box_that_is_none_is_refused(box: object) -> None:
     with pytest.raises(UserError, match="threat box"):
         Threat("linf", 0.1, box)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("linf:8/255", "linf:8/255"),
+        ("linf:0.031", "linf:0.031"),
+        ("l2:1/3", "l2:1/3"),
+        ("l2:0.50", "l2:0.50"),
+        ("linf: 4/255 ", "linf:4/255"),
+        ("linf:0.03137254901960784", "linf:8/255"),  # older rows
+        ("l2:0.5019607843137255", "l2:128/255"),
+        ("l2:0.12345678901234", "l2:0.12345678901234"),
+    ],
+)
+def test_a_threat_is_written_as_it_was_given(given: str, shown: str) -> None:
+    threat = Threat.parse(given)
+    computed = Threat(threat.norm, threat.eps)
+    assert str(threat) == shown
+    assert Threat.parse(str(threat)) == Threat.parse(str(computed)) == computed
+    assert hash(threat) == hash(computed)
+    assert threat.exact == computed.exact
+    assert str(threat.with_radius(0.25)) == f"{threat.norm}:0.25"

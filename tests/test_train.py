@@ -16,8 +16,9 @@ from atent.errors import UserError
 from atent.evaluation.target import open_target
 from atent.losses import cross_entropy
 from atent.models import MODELS, Shape
-from atent.recipe import load_recipe, recipe_names, recipe_of
+from atent.recipe import load_recipe, recipe_of
 from atent.storage.files import load_tensors
+from atent.storage.recipe_files import recipe_names
 from atent.threat import Threat
 from atent.training.alarms import Tally
 from atent.training.fit import fit

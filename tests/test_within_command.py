@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from test_cli import atent
+from test_cli import assert_refused, atent
 
 NETWORK = """
 import torch
@@ -36,7 +37,7 @@ def network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 COMMON = ["--data", "mnist-small", "--threat", "linf:0.02", "--threads", "1"]
-VERDICT = r"whole test set  (\d+\.\d\d) \[(\d+\.\d\d), (\d+\.\d\d)\]  \(2,000 \+ (\d+) images\)"
+VERDICT = r"whole test set (\d+\.\d\d) \[(\d+\.\d\d), (\d+\.\d\d)\] \(2,000 \+ (\d+) images\)"
 
 
 @pytest.mark.parametrize(
@@ -51,12 +52,42 @@ def test_the_command_ends_with_a_verdict_and_show_repeats_it(
 ) -> None:
     assert atent("attack", network, *COMMON, *options, "--within", 8, "--out", tmp_path / "run") == 0
     printed = capsys.readouterr().out
-    found = re.search(rf"{re.escape(name)}, linf:0.02, {VERDICT}", printed)
+    found = re.fullmatch(rf"{re.escape(name)}, linf:0.02, {VERDICT}", printed.splitlines()[-1])
     assert found, printed
     low, high = float(found[2]), float(found[3])
     assert low <= float(found[1]) <= high <= low + 16
     assert atent("show", tmp_path / "run") == 0
     assert found[0] in capsys.readouterr().out
+
+
+def test_a_claim_without_survivors_is_refuted_and_shown(
+    network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--data", "mnist-small", "--threat", "linf:200/255", "--suite", "quick", "--claim", 90]
+    assert atent("attack", network, *options, "--threads", 1, "--out", tmp_path / "run") == 0
+    *_, refuted, verdict = capsys.readouterr().out.splitlines()
+    assert refuted == "at least 90 %: refuted"
+    assert verdict == "quick, linf:200/255, whole test set 0.00 [0.00, 0.00] (2,000 + 0 images)"
+    assert atent("show", tmp_path / "run") == 0
+    assert verdict in capsys.readouterr().out
+
+
+def test_an_attack_for_more_classes_is_refused_before_the_first_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "two_classes.py").write_text(
+        "from torch import nn\ndef net(): return nn.Sequential(nn.Flatten(), nn.Linear(16, 2))\n"
+    )
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "two.npz", x=rng.random((40, 4, 4)), y=np.arange(40) % 2)
+    command = ["attack", "two_classes:net", "--data", "two.npz", "--threat", "linf:0.1", "--threads", 1]
+    inside = "attacks=[{name='apgd', loss='dlr'}]"
+    for attack, needed in ((["apgd", "loss=dlr-targeted"], 4), (["pgd", "loss=dlr"], 3), (["cascade", inside], 3)):
+        for goal in (["--within", 1], []):
+            words = [f"needs {needed} classes; the data has 2"]
+            assert_refused(capsys, words, *command, "--attack", attack[0], "--set", attack[1], *goal)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class UserError(ValueError):
@@ -13,14 +14,20 @@ class ThreatWarning(UserWarning):
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error)
-    """A signal stopped the work after its state was saved. `code` is the exit code of the process."""
+    """A signal stopped the work: after its state was saved or, with `now`, at once. `kept` is what is on the disk.
 
-    def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name}")
+    `code` is the exit code of the process.
+    """
+
+    def __init__(self, signum: int, kept: str = "", *, now: bool = False) -> None:
+        how = "stopped now; kept" if now else f"stopped by {signal.Signals(signum).name}; saved"
+        super().__init__(f"{how}{kept and f': {kept}'}")
         self.code = 128 + signum
 
 
-def unknown(kind: str, name: object, known: Iterable[str], where: str = "") -> UserError:
-    """The error for a name that a table does not have."""
-    place = f" ({where})" if where else ""
-    return UserError(f"unknown {kind} {str(name)!r}; known: {', '.join(sorted(known))}{place}")
+def unknown(kind: str, name: object, known: Iterable[str], where: str = "", also: Iterable[str] = ()) -> UserError:
+    """The error for a name that a table does not have. The name that was probably meant may also be one of `also`."""
+    known, place = sorted(known), f" ({where})" if where else ""
+    near = get_close_matches(str(name), [*known, *also], n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return UserError(f"unknown {kind} {str(name)!r}; {hint}known: {', '.join(known)}{place}")

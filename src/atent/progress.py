@@ -1,22 +1,55 @@
-"""Progress of long work (a bar with rate and time left on a terminal, lines elsewhere), and stops by signals."""
+"""Lines for the user, progress of long work (a bar on a terminal, lines elsewhere), and stops by signals."""
 
 import signal
 import sys
+import textwrap
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from atent.errors import Interrupted
+
 SECONDS_BETWEEN_LINES = 15.0
 BAR_WIDTHS = (10, 40)
 LABEL_WIDTH = 10  # kept of a label, however narrow the terminal
+
+
+def say(line: str, file: TextIO | None = None, indent: int = 2) -> None:
+    """Print a line, by default on standard error. On a terminal it is wrapped between words, elsewhere it is one line.
+
+    The lines after the first are indented by `indent`. A word longer than a line, such as a path, is not broken.
+    """
+    file = file or sys.stderr
+    width = terminal_width(file)
+    print(line if width is None else wrapped(line, width, indent), file=file, flush=True)
+
+
+def terminal_width(file: TextIO) -> int | None:
+    """The columns of the terminal that a stream writes to; None if it writes to something else."""
+    console = Console(file=file)
+    return console.width if console.is_terminal else None
+
+
+def wrapped(line: str, width: int, indent: int = 2) -> str:
+    """The line in lines of at most `width` characters, the first one indented as it is."""
+    start = len(line) - len(line.lstrip(" "))
+    folded = textwrap.wrap(
+        line.strip(),
+        max(width, 20),
+        initial_indent=" " * start,
+        subsequent_indent=" " * (start + indent),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(folded)
 
 
 class Advance(Protocol):
@@ -37,6 +70,7 @@ def progress(label: str, total: int, unit: str, done: int = 0, brief: bool = Fal
     try:
         with Live(work, console=console) if console.is_terminal else nullcontext():
             yield work.advance
+            work.words = "" if work.done >= work.total else work.words
     finally:
         _innermost.reset(outer)
 
@@ -94,25 +128,30 @@ class _Work:
         return (self.done - self.start) / max(self.advanced - self.began, 1e-9)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """One line of a terminal. Where it is narrow, the bar goes first, then the rate, then ends of label and words.
+        """One line: label, bar, counts, rate, time left, words. Where it is narrow, the words have a line of their own.
 
-        Room is kept for the longest words so far, so that the bar does not come and go.
+        If that is not enough, the bar goes first, then the rate, then the end of the label. Room is kept for the
+        longest words so far, so that the lines do not come and go.
         """
         del console
-        label, words = Text(self.label), Text(self.words)
+        label, words, width = Text(self.label), Text(self.words), options.max_width
         facts = f"{self.counts()}, {self.rate()}, {self.left()}"
-        spare = options.max_width - label.cell_len - len(facts) - self.longest - 2
-        if spare < 0:
+        below = label.cell_len + len(facts) + self.longest + 2 > width
+        spare = width - label.cell_len - len(facts) - 2 - (0 if below else self.longest + 1)
+        if below and spare < -1:
             facts = f"{self.counts()}, {self.left()}"
-        room = options.max_width - len(facts) - 2
-        label.truncate(max(room - self.longest, LABEL_WIDTH), overflow="ellipsis")
-        words.truncate(max(room - label.cell_len, 0), overflow="ellipsis")
+        label.truncate(max(width - len(facts) - 1, LABEL_WIDTH), overflow="ellipsis")
         narrow, wide = BAR_WIDTHS
         share = self.done / max(self.total, 1)
-        bars = [_bar(share, min(spare - 1, wide), options.ascii_only)] if spare > narrow else []
-        line = Text(" ", no_wrap=True).join([label, *bars, Text(facts), words])
-        line.truncate(options.max_width, overflow="ellipsis")
-        yield line
+        bars = [_bar(share, min(spare, wide), options.ascii_only)] if spare >= narrow else []
+        yield _cut(Text(" ", no_wrap=True).join([label, *bars, Text(facts), *([] if below else [words])]), width)
+        if below and self.longest and self.done < self.total:
+            yield _cut(Text("  ", no_wrap=True).append_text(words), width)
+
+
+def _cut(line: Text, width: int) -> Text:
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
 def _bar(share: float, width: int, ascii_only: bool) -> Text:
@@ -144,10 +183,11 @@ _innermost: ContextVar[_Work | None] = ContextVar("innermost progress", default=
 
 
 @contextmanager
-def stop_requests() -> Iterator[list[int]]:
+def stop_requests(kept: Callable[[], str] = lambda: "") -> Iterator[list[int]]:
     """Yield a list; SIGINT and SIGTERM are appended to it, so the caller can finish its batch before it stops.
 
-    The second signal gets the previous handler and acts immediately.
+    The first signal prints at once what happens next. The second gets the previous handler and acts immediately;
+    instead of its KeyboardInterrupt an `Interrupted` is raised that says what is `kept`.
     """
     asked: list[int] = []
     before: dict[int, Any] = {}
@@ -159,10 +199,15 @@ def stop_requests() -> Iterator[list[int]]:
     def remember(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 (signature set by the signal module)
         asked.append(signum)
         restore()
+        again = "; press Ctrl-C again to stop now" if signum == signal.SIGINT else ""
+        with suppress(RuntimeError):  # Python refuses to print while it is printing
+            say(f"stopping after this batch{again}")
 
     if threading.current_thread() is threading.main_thread():  # Python allows signal handlers only there
         before |= {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield asked
+    except KeyboardInterrupt:
+        raise Interrupted(signal.SIGINT, kept(), now=True) from None
     finally:
         restore()

@@ -1,6 +1,5 @@
 """A recipe: everything that determines the result of a training. It is a TOML file, a built-in name, or a Recipe."""
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property, partial
@@ -30,10 +29,10 @@ from atent.optim.optimizers import Optimizer
 from atent.optim.outside import make_optimizer, make_rates
 from atent.optim.schedule import AnySchedule, Rates, Schedule
 from atent.storage.files import read_json
+from atent.storage.recipe_files import read_recipe_file
 from atent.storage.run import Run
 from atent.threat import Threat, check_threat
 
-RECIPES = Path(__file__).parent / "recipes"
 _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "defense": partial(make, DEFENSES, kind="defense"),
     "optimizer": make_optimizer,
@@ -41,7 +40,7 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 }
 _UNNAMED = {"optimizer": {"name": "sgd"}, "monitor": {"name": "apgd"}}
 _FIRST_MONITOR = {"name": "pgd", **asdict(Pgd(steps=20))}  # the default until 0.1.0.dev2
-RENAMED = {"mnist-linf-atent-fast": "mnist-linf-pgd-quick", "mnist-l2-atent-fast": "mnist-l2-atent-quick"}
+_FIRST_VALIDATION = 5000  # the default until "auto"
 
 
 class Methods(NamedTuple):
@@ -67,7 +66,7 @@ class Recipe(BaseModel):
     epochs: Count
     batch: Count = 128
     seed: int = 0
-    validation: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] = 5000
+    validation: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] | Literal["auto"] = "auto"
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     resize: Count | None = None
     white: Annotated[int, Field(ge=1, le=65535)] | None = None
@@ -169,10 +168,12 @@ class Recipe(BaseModel):
         return Threat.parse(self.threat)
 
     def resuming(self, found: "Recipe") -> "Recipe":
-        """This recipe for the run of `found`: where it names no monitor, an older run keeps the default of its time."""
-        if "monitor" in self.model_fields_set or found.monitor != _FIRST_MONITOR:
+        """This recipe for the run of `found`: an older run keeps the defaults of its time for keys that are not set."""
+        older = {"monitor": _FIRST_MONITOR, "validation": _FIRST_VALIDATION}
+        kept = {key: value for key, value in older.items() if getattr(found, key) == value}
+        if not kept.keys() - self.model_fields_set:
             return self
-        return parse_recipe({**self.model_dump(), "monitor": found.monitor}, "recipe", make="all")
+        return parse_recipe({**kept, **self.model_dump(exclude_unset=True)}, "recipe", make="all")
 
     def check_same(self, found: "Recipe", folder: Path) -> None:
         """Refuse to mix two recipes in one folder. They are compared as data; no method of `found` is made."""
@@ -181,9 +182,10 @@ class Recipe(BaseModel):
             theirs[part] = completed(theirs[part], ours[part], method)
         different = sorted(key for key in ours if ours[key] != theirs[key])
         if different:
+            hint = "; --more-epochs N continues a finished training" if different == ["epochs"] else ""
             raise UserError(
                 f"{folder} contains a run of another recipe (different: {', '.join(different)}); "
-                "give another --out, or remove that folder"
+                f"give another --out, or remove that folder{hint}"
             )
 
 
@@ -192,25 +194,7 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build:
 
     A user's own methods, `package.module:Name`, are imported and made, unless `build` is False.
     """
-    if name in RENAMED:
-        raise UserError(f"{name} is now called {RENAMED[name]}")
-    path = Path(name)
-    if path.suffix != ".toml":
-        path = RECIPES / f"{name}.toml"
-        if not path.is_file():
-            raise unknown("recipe", name, [*recipe_names(), "a path ending in .toml"])
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"recipe {name}: {error}") from None
-    # Names first: a new method name drops the fields of the old method, but not those given with it.
-    settings = {_method_name(key, value): value for key, value in (overrides or {}).items()}
-    for key, value in sorted(settings.items(), key=lambda item: not item[0].endswith(".name")):
-        _replace(table, key, value)
-    given = {key.removeprefix("defense."): value for key, value in settings.items() if key.startswith("defense.")}
-    if given and isinstance(defense := table.get("defense"), dict):
-        fill = getattr(DEFENSES.get(str(defense.get("name"))), "filled", dict)
-        defense.update(fill(given))  # a noise that is given takes the place of the recipe's
+    table = read_recipe_file(name, overrides, _filled)
     return parse_recipe(table, f"recipe {name}", make="all" if build else "ours")
 
 
@@ -232,23 +216,6 @@ def recipe_of(run: Run) -> Recipe:
     return parse_recipe(read_json(run.recipe_file), str(run.recipe_file))
 
 
-def recipe_names() -> list[str]:
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
-
-
-def _method_name(key: str, value: Any) -> str:
-    """`defense=trades` means `defense.name=trades`."""
-    return f"{key}.name" if key in ("defense", "optimizer", "schedule", "monitor") and isinstance(value, str) else key
-
-
-def _replace(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key; a new method name drops the fields of the old method."""
-    *parents, last = key.split(".")
-    for parent in parents:
-        table = table.setdefault(parent, {})
-        if not isinstance(table, dict):
-            raise UserError(f"--set {key}: {parent} is not a table")
-    ours = parents == ["schedule"] and not imports([table, {"name": value}])  # our schedules share their fields
-    if last == "name" and parents and table.get("name") != value and not ours:
-        table.clear()
-    table[last] = value
+def _filled(defense: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Fields that are given to a defense, and those that they exclude: one kind of noise takes another's place."""
+    return getattr(DEFENSES.get(defense), "filled", dict)(fields)

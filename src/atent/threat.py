@@ -3,7 +3,7 @@
 import math
 import warnings
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from numbers import Real
 from typing import Any, Literal, Self, get_args
@@ -17,6 +17,7 @@ from atent.randomness import Source, normal_like, uniform_like
 
 NORMS = ("linf", "l2")
 TOLERANCE = 1e-6  # rounding of float32 pixels near 1 is 6e-8
+DIGITS = 12  # of a radius as a person writes it; a fraction with all its digits, as older row files have it, has more
 # In widths of the box. linf: the ball contains every image. l2: every image of 28 x 28 pixels can become the same grey;
 # radii in use are below 5, while 36/255 or 128/255 without their divisor are above this limit.
 VAST = {"linf": 1.0, "l2": 14.0}
@@ -24,11 +25,15 @@ VAST = {"linf": 1.0, "l2": 14.0}
 
 @dataclass(frozen=True)
 class Threat:
-    """All images within `eps` of x in `norm` and inside `box`. `Threat.parse("linf:8/255")` reads one from text."""
+    """All images within `eps` of x in `norm` and inside `box`. `Threat.parse("linf:8/255")` reads one from text.
+
+    Threats are equal if their radii are, however they were written: `linf:8/255` is `linf:0.03137254901960784`.
+    """
 
     norm: Literal["linf", "l2"]
     eps: float
     box: tuple[float, float] = (0.0, 1.0)
+    given: str = field(default="", init=False, repr=False, compare=False)  # the text of the radius, if it was parsed
 
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
@@ -64,10 +69,16 @@ class Threat:
             raise UserError(f"threat {text!r}; allowed: NORM:EPS such as linf:0.3, linf:8/255 or l2:0.5") from None
         if norm not in NORMS:
             raise UserError(f"threat {text!r}: norm {norm!r}; allowed: {', '.join(NORMS)}")
-        return cls("linf" if norm == "linf" else "l2", eps)
+        return cls("linf" if norm == "linf" else "l2", eps)._changed(given=radius.strip())
 
     def __str__(self) -> str:
-        return f"{self.norm}:{self.eps:.6g}"
+        """The threat as it was given. It is exact: parsed again, it is an equal threat."""
+        return f"{self.norm}:{_shortest(self.eps, self.given)}"
+
+    @property
+    def exact(self) -> str:
+        """The same text for all equal threats, however they were given; it identifies their rows."""
+        return f"{self.norm}:{self.eps!r}"
 
     def scaled(self, factor: float) -> "Threat":
         """The same threat with `factor` times the radius (eps warm-up)."""
@@ -79,7 +90,7 @@ class Threat:
 
     def with_radius(self, eps: float) -> "Threat":
         """The same norm and box with another radius."""
-        return self._changed(eps=eps)
+        return self._changed(eps=eps, given="")
 
     def with_radii(self, radii: Tensor, x: Tensor) -> "OwnRadii":
         """The same norm and box with one radius per example of x; `radii` has shape (n,)."""
@@ -194,7 +205,17 @@ class OwnRadii(Threat):
         return self.radii
 
     def scaled(self, factor: float) -> "OwnRadii":
-        return self._changed(eps=self.eps * factor, radii=self.radii * factor)
+        return self._changed(eps=self.eps * factor, radii=self.radii * factor, given="")
+
+
+def _shortest(eps: float, given: str) -> str:
+    """The radius as given; one that was computed, or written with all its digits, as a decimal or as k/255."""
+    if given and len(given) <= DIGITS:
+        return given
+    if float(f"{eps:.6g}") == eps:
+        return f"{eps:.6g}"
+    over_255 = f"{round(255 * eps)}/255"
+    return over_255 if float(Fraction(over_255)) == eps else repr(eps)
 
 
 def over_pixels(values: Tensor, x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,17 @@ from atent.network import borrowed, predict
 from atent.progress import detail
 from atent.randomness import branch
 from atent.threat import Threat, check_threat
+
+
+class Staged(NamedTuple):
+    """The points of a cascade; for each the title of the attack that broke the image, or None, and its prediction.
+
+    The prediction is that of the attack's own batch: in another batch, rounding could undo it. -1 where none broke it.
+    """
+
+    points: Tensor
+    by: list[str | None]
+    seen: Tensor
 
 
 @dataclass(frozen=True)
@@ -61,14 +72,14 @@ class Cascade:
     def each(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generators: Sequence[torch.Generator]
     ) -> Tensor:
-        return self.staged(model, x, y, threat, generators)[0]
+        return self.staged(model, x, y, threat, generators).points
 
     def staged(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generators: Sequence[torch.Generator]
-    ) -> tuple[Tensor, list[str | None]]:
-        """The points, and for each the title of the attack that found it misclassified, or None."""
+    ) -> Staged:
+        """The points, and which attack broke each image."""
         with checked(model, x, y, threat) as threat:
-            x_adv, by = x.clone(), list[str | None]([None] * len(x))
+            x_adv, by, seen = x.clone(), list[str | None]([None] * len(x)), torch.full_like(y, -1)
             with borrowed(model):
                 left = (predict(model, x) == y).nonzero()[:, 0]
             for attack, title in zip(self.attacks, self.titles, strict=True):
@@ -81,11 +92,13 @@ class Cascade:
                 near = near.to(left.device)
                 x_adv[left[near]] = points[near]
                 with borrowed(model):
-                    broken = near & (predict(model, points) != y[left])
+                    predicted = predict(model, points)
+                broken = near & (predicted != y[left])
+                seen[left[broken]] = predicted[broken]
                 for k in left[broken].tolist():
                     by[k] = title
                 left = left[~broken]
-        return x_adv, by
+        return Staged(x_adv, by, seen)
 
 
 def _attack(

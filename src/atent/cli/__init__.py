@@ -17,10 +17,12 @@ from atent.cli import attack, certify, data, lists, show, train
 from atent.cli.options import TargetOptions
 from atent.errors import Interrupted, ThreatWarning, UserError
 
+STOPPED = 130  # 128 + SIGINT
+
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train image classifiers that are robust to adversarial attacks, attack them, and certify them.\n\n"
     "Start with: atent train demo, then atent attack runs/demo.",
@@ -41,13 +43,13 @@ def _with_target(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-app.command("train")(train.train)
-app.command("attack")(_with_target(attack.attack))
-app.command("certify")(_with_target(certify.certify))
-app.command("show")(show.show)
-app.command("list")(lists.list_names)
+app.command("train", short_help="Train a network with a recipe.")(train.train)
+app.command("attack", short_help="Attack a network on the test images.")(_with_target(attack.attack))
+app.command("certify", short_help="Certify a network smoothed with noise.")(_with_target(certify.certify))
+app.command("show", short_help="Show results, a recipe or the fields of a method.")(show.show)
+app.command("list", short_help="List recipes, models, methods and data sets.")(lists.list_names)
 
-data_app = typer.Typer(help="Download data sets, or list them.", rich_markup_mode="markdown")
+data_app = typer.Typer(help="Download data sets, or list them.", rich_markup_mode=None)
 data_app.command("fetch")(data.fetch_data)
 data_app.command("list")(data.list_data)
 app.add_typer(data_app, name="data")
@@ -67,7 +69,9 @@ def main() -> None:
     """Run the command; a user's error prints one line and gives exit code 2."""
     try:
         with _doubts_in_a_line():
-            code = app(standalone_mode=False)
+            code = app(prog_name="atent", standalone_mode=False)
+        if code == STOPPED:  # typer returns this for a KeyboardInterrupt
+            raise KeyboardInterrupt
     except UserError as error:
         code = _fail(str(error))
     except BrokenPipeError:  # `atent list | head`
@@ -75,11 +79,11 @@ def main() -> None:
     except OSError as error:
         code = _fail(f"{error.filename or 'the disk'}: {error.strerror or error}")
     except Interrupted as stop:
-        print(f"{stop}; saved. Run the same command to resume.", file=sys.stderr)
+        _say(f"{stop}. Run the same command to resume.")
         code = stop.code
     except KeyboardInterrupt:
-        print("stopped immediately. Run the same command to resume from the last saved state.", file=sys.stderr)
-        code = 130
+        _say("stopped. Run the same command to resume.")
+        code = STOPPED
     except Exception as error:
         # A usage error of the command-line library; the module of its class depends on the library's version.
         if not hasattr(error, "format_message"):
@@ -89,8 +93,14 @@ def main() -> None:
 
 
 def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    _say(f"error: {message}")
     return 2
+
+
+def _say(line: str) -> None:
+    from atent.progress import say
+
+    say(line)
 
 
 @contextmanager
@@ -112,7 +122,7 @@ def _doubts_in_a_line() -> Iterator[None]:
                 show_other(message, category, filename, lineno, file, line)
             elif str(message) not in told:
                 told.add(str(message))
-                print(f"warning: {message}", file=sys.stderr)
+                _say(f"warning: {message}")
 
         warnings.simplefilter("always", ThreatWarning)
         warnings.showwarning = show

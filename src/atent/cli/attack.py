@@ -3,7 +3,6 @@
 from functools import partial
 
 from atent.cli import options as o
-from atent.errors import UserError
 
 
 def attack(
@@ -31,33 +30,29 @@ def attack(
     `atent attack runs/demo --set steps=40 --set restarts=10`, `atent attack runs/demo --suite strong --within 1`
     """
     from atent.evaluation.attack import attack_target
-    from atent.evaluation.checks import check_target, warn_of_range
-    from atent.evaluation.estimate import check_steady, estimate_target, make_goal
+    from atent.evaluation.checks import check_target, wants_checks, warn_of_range
+    from atent.evaluation.estimate import estimate_target, make_goal, plan_phases
     from atent.evaluation.suites import choose_attacks
     from atent.evaluation.target import open_network, smooth_target
     from atent.machine import say_device
-    from atent.report.terminal import print_attacks, print_estimates, print_signs
+    from atent.report.terminal import print_attacks, print_estimates, print_verdicts
     from atent.threat import Threat
 
     choice, threats = choose_attacks(attack, settings or [], suite), [Threat.parse(text) for text in threat or []]
     goal = make_goal(within, claim, confidence, classes=classes, save_images=save_images, examples=examples)
-    if transfer and checks is False:
-        raise UserError(f"--transfer {transfer} with --no-checks: it is one of the checks")
-    found, device = target.open(examples)
-    found, folder = smooth_target(found, smooth, draws), target.out or found.folder
+    checks = wants_checks(checks, transfer, suite)
+    opened, device = target.open(examples)
+    found, folder = smooth_target(opened, smooth, draws), target.out or opened.folder
     other = open_network(transfer, found.images.shape, found.model, device, trust=target.trust) if transfer else None
-    phases = choice.phases(found, threats) if goal else []
+    phases = plan_phases(choice, found, threats, device) if goal else []
     plan = [] if goal else choice.plan(found, threats)
     warn_of_range({target.target: found.network, str(transfer): other}, found.images, device)
-    if goal:
-        check_steady(found, device)
     say_device(device)
     if goal:
-        run = partial(estimate_target, confidence=confidence, seed=seed, batch=batch, device=device)
-        print_estimates([run(found, one, goal, folder) for one in phases], goal)
+        estimate = partial(estimate_target, confidence=confidence, seed=seed, batch=batch, device=device)
+        made = print_estimates([estimate(found, one, goal, folder) for one in phases], goal)
     else:
-        attack_one = partial(attack_target, seed=seed, batch=batch, device=device, save_images=save_images)
-        print_attacks(folder, [attack_one(found, one, folder) for one in plan], classes=classes, images=save_images)
-    if checks or transfer or (checks is None and suite == "strong"):
-        balls = [one.threat for one in plan or phases]
-        print_signs(check_target(found, balls, other=other, seed=seed, device=device))
+        run = partial(attack_target, seed=seed, batch=batch, device=device, save_images=save_images)
+        made = print_attacks(folder, [run(found, one, folder) for one in plan], classes=classes, images=save_images)
+    balls = [one.threat for one in plan or phases] if checks else []
+    print_verdicts(made, suite, dict(check_target(found, balls, other=other, seed=seed, device=device)))

@@ -1,7 +1,6 @@
 """`atent certify`."""
 
 import math
-import sys
 from typing import Annotated
 
 import typer
@@ -60,6 +59,7 @@ def certify(
     from atent.evaluation.suites import choose_attacks
     from atent.evaluation.target import every_image
     from atent.machine import say_device
+    from atent.progress import say
     from atent.report.brackets import print_bracket
     from atent.report.terminal import print_certified
     from atent.smoothing.smoothed import Smoothed
@@ -83,10 +83,8 @@ def certify(
         check_attack(choice.one, Smoothed(found.network, sigma), goals[-1][0])
     say_device(device)
     for doubt in doubts_about(sigma):
-        print(f"caution: {doubt}", file=sys.stderr)
-    print(
-        f"n {n:,} and alpha {alpha:g} allow radii up to {how.largest_radius:.4g} with sigma {sigma:g}", file=sys.stderr
-    )
+        say(f"caution: {doubt}")
+    say(f"n {n:,} and alpha {alpha:g} allow radii up to {how.largest_radius:.4g} with sigma {sigma:g}")
     folder = target.out or found.folder
     path = certify_target(found, how, goals, folder, every=every, seed=seed, batch=batch, device=device)
     print_certified(read_certified(path))

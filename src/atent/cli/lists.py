@@ -31,7 +31,8 @@ def list_names(
     from atent.defenses import DEFENSES
     from atent.models import MODELS
     from atent.optim.optimizers import OPTIMIZERS
-    from atent.recipe import RECIPES, recipe_names
+    from atent.report.terminal import tell
+    from atent.storage.recipe_files import RECIPES, recipe_names
 
     def headline(thing: object) -> str:
         thing = thing.func if isinstance(thing, partial) else thing
@@ -53,11 +54,11 @@ def list_names(
     if kind is not None and kind not in kinds:
         raise unknown("kind", kind, kinds)
     for title in [kind] if kind else kinds:
-        print(f"{title}{HEADINGS.get(title, '')}:")
+        tell(f"{title}{HEADINGS.get(title, '')}:")
         lines = kinds[title]()
         width = max(map(len, lines)) + 2
         for name, words in lines.items():
-            print(f"  {name:{width}}{words}".rstrip())
+            tell(f"  {name:{width}}{words}".rstrip(), indent=width if width < 20 else 4)
 
 
 def _defense_line(build: "Callable[..., Defense]") -> str:

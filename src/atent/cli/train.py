@@ -30,6 +30,10 @@ def train(
     freeze: Annotated[
         list[str] | None, typer.Option(metavar="LAYER", help="Layer that is not trained. Repeatable.")
     ] = None,
+    more_epochs: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Continue a finished training for N epochs.", min=1, show_default=False),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Threads that read images from files.")] = 2,
     stream: Annotated[
         bool | None,
@@ -53,6 +57,9 @@ def train(
     from atent.methods import parse_setting
     from atent.models import is_users
     from atent.recipe import load_recipe
+    from atent.report.terminal import tell
+    from atent.storage.run import Run
+    from atent.training.extend import extend
     from atent.training.fit import fit
     from atent.training.options import TrainingOptions
 
@@ -62,13 +69,16 @@ def train(
     folder = out or Path("runs") / Path(recipe).stem
     prepare(threads)
     how = TrainingOptions(pick_device(device), workers, stream, checkpoint_minutes, checkpoint_batches, tensorboard)
+    if more_epochs:
+        chosen = extend(Run(folder), chosen, more_epochs)
     run = fit(chosen, folder, data_dir=data_dir, how=how)
     history = run.history()
     best = next(row for row in reversed(history) if row["best"])
     monitor = chosen.methods.monitor
     _print_training(folder, best, len(history), chosen.threat, title_of(monitor))
     own = f" --model {chosen.model}" if is_users(chosen.model) else ""
-    print(f"Weights: {folder}/best.safetensors. Next: atent attack {folder}{own}")
+    tell(f"Weights: {folder}/best.safetensors")
+    tell(f"Next: atent attack {folder}{own}")
 
 
 def _print_training(folder: Path, best: dict[str, Any], epochs: int, threat: str, monitor: str) -> None:

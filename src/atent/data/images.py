@@ -57,11 +57,14 @@ class Images:
 
     @property
     def summary(self) -> str:
-        """`2,400 images of 28 x 28 pixels, 1 channel: bag 800, coat 790, ...`"""
+        """`2,400 images of 28 x 28 pixels, 1 channel: bag 800, coat 790, ...`, or `800 each of bag, coat, shirt`."""
         channels, height, width = self.shape.image
         counts = self.y.bincount(minlength=len(self.classes)).tolist()
-        shown = [f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True)]
+        equal = len(set(counts)) == 1
+        pairs = [f"{name} {count:,}" for name, count in zip(self.classes, counts, strict=True)]
+        shown = list(self.classes) if equal else pairs
         classes = ", ".join(shown if len(shown) <= 12 else [*shown[:10], f"... {len(shown)} classes"])
+        classes = f"{counts[0]:,} each of {classes}" if equal else classes
         plural = "channel" if channels == 1 else "channels"
         return f"{len(self):,} images of {height} x {width} pixels, {channels} {plural}: {classes}"
 
@@ -141,12 +144,14 @@ class Images:
         return x.to(memory_format=torch.channels_last), self.y[indices].to(device)
 
 
-def hold_out(images: Images, count: float, generator: torch.Generator) -> tuple[Images, Images]:
+def hold_out(images: Images, count: float | Literal["auto"], generator: torch.Generator) -> tuple[Images, Images]:
     """Hold out `count` images, or this share of them if below 1; returns (training images, held-out images).
 
-    The held-out images are spread over the classes as evenly as possible.
+    "auto" is 5,000, of fewer than 50,000 images a tenth, at least one. The held-out images are spread over the classes
+    as evenly as possible.
     """
-    whole = math.floor(count * len(images)) if 0 < count < 1 else int(count)
+    asked: float = min(5000, max(1, len(images) // 10)) if count == "auto" else count
+    whole = math.floor(asked * len(images)) if 0 < asked < 1 else int(asked)
     if not 0 <= whole < len(images):
         raise UserError(f"validation = {count} images to hold out; allowed: 0 to {len(images) - 1} of {len(images)}")
     order = torch.randperm(len(images), generator=generator)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from atent.attacks import Attack, Cascade, MinimalAttack
+from atent.attacks.cascade import Staged
 from atent.attacks.protocols import PerImage, title_of
 from atent.data.images import Images, evaluation_batches
 from atent.evaluation.suites import Planned
@@ -26,6 +27,7 @@ from atent.storage.rows import ATTACK, Row
 from atent.threat import Threat
 
 BATCH = 250
+PART = 25  # images that are saved at once, where there are fewer than a batch and each draws its own numbers
 
 
 class Attacked(NamedTuple):
@@ -80,12 +82,13 @@ def attack_batch(
         clean = predict(model, x)
         began = time.perf_counter()
         with counted(inside) as passes:
-            x_adv, by = _search(attack, model, x.clone(), y.clone(), threat, indices, seed)
+            x_adv, by, seen = _search(attack, model, x.clone(), y.clone(), threat, indices, seed)
         seconds = round(time.perf_counter() - began, 3)
     minimal = isinstance(attack, MinimalAttack)
     size, near = check_points(x_adv, x, threat, partial(title_of, attack), indices, minimal)
     with borrowed(model):  # again: a user's attack may have left it in another mode
         adversarial = predict(model, x_adv)
+    adversarial = torch.where(seen >= 0, seen, adversarial)
     found = (adversarial != y).cpu()
     robust = (clean == y).cpu() & ~(found & near)
     columns = (indices, y.tolist(), clean.tolist(), adversarial.tolist(), size.tolist(), robust.tolist())
@@ -103,15 +106,17 @@ def attack_batch(
 
 def _search(
     attack: Attack, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, indices: Sequence[int], seed: int
-) -> tuple[Tensor, list[str | None]]:
-    """The attack's points and, of a cascade, the title of the attack that broke each image."""
-    if not isinstance(attack, PerImage):
+) -> Staged:
+    """The attack's points and, of a cascade, what broke each image."""
+    if isinstance(attack, PerImage):
+        generators = [derive(seed, "attack", "image", index, device=x.device) for index in indices]
+        if isinstance(attack, Cascade):
+            return attack.staged(model, x, y, threat, generators)
+        points = attack.each(model, x, y, threat, generators)
+    else:
         generator = derive(seed, "attack", indices[0], device=x.device)
-        return (attack.nearest if isinstance(attack, MinimalAttack) else attack)(model, x, y, threat, generator), []
-    generators = [derive(seed, "attack", "image", index, device=x.device) for index in indices]
-    if isinstance(attack, Cascade):
-        return attack.staged(model, x, y, threat, generators)
-    return attack.each(model, x, y, threat, generators), []
+        points = (attack.nearest if isinstance(attack, MinimalAttack) else attack)(model, x, y, threat, generator)
+    return Staged(points, [], torch.full_like(y, -1))
 
 
 def attack_target(
@@ -126,22 +131,24 @@ def attack_target(
 ) -> Path:
     """Attack every image of the target, one row per image in `folder`/attack; rows that are there are kept.
 
-    With `save_images` the points are saved too, a file per batch until all are there; batches that have rows but no
-    points are attacked again.
+    Of fewer images than a batch, a `PerImage` attack attacks and saves 25 at a time. With `save_images` the points are
+    saved too, a file per batch until all are there; batches that have rows but no points are attacked again.
     """
     batch = batch or BATCH
     attack, threat, title = planned.attack, planned.threat, f"{planned.title} {planned.threat}"
+    alike = isinstance(attack, PerImage) and not isinstance(target.network, Smoothed)  # in batches of any size
+    saved = min(batch, PART) if alike and len(target.images) < batch else batch
     settings = {
         "label": planned.title,
         "attack": planned.settings,
-        "threat": f"{threat.norm}:{threat.eps!r}",
+        "threat": str(threat),
         "batch": batch,
     }
 
     def work(path: Path, done: int) -> Batches:
         if done < len(target.images):
             forget_points(path, done)
-        for part in evaluation_batches(len(target.images), batch):
+        for part in evaluation_batches(len(target.images), saved):
             new = part.start >= done
             if not new and (not save_images or points_kept(path, part.start)):
                 continue

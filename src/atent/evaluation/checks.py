@@ -4,7 +4,6 @@ After Carlini et al. 2019, https://arxiv.org/abs/1902.06705, and Athalye et al. 
 """
 
 import math
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,10 +14,12 @@ from torch import Tensor, nn
 from atent.ascent import ascend, input_gradient
 from atent.attacks import Attack, Pgd, Square
 from atent.data.images import Images
+from atent.errors import UserError
 from atent.evaluation.target import Target
 from atent.inputs import checked
 from atent.losses import Loss, cross_entropy, margin
 from atent.network import borrowed, predict, repeat
+from atent.progress import say
 from atent.randomness import derive
 from atent.smoothing.smoothed import Smoothed
 from atent.threat import Threat
@@ -80,6 +81,13 @@ def check_network(
         return [*odd, *check_gradients(sample), *check_attacks(sample)]
 
 
+def wants_checks(asked: bool | None, transfer: str | None, suite: str | None) -> bool:
+    """Whether to run the checks: as asked for, else with `strong` and with a network to transfer from."""
+    if transfer and asked is False:
+        raise UserError(f"--transfer {transfer} with --no-checks: it is one of the checks")
+    return bool(transfer) or (suite == "strong" if asked is None else asked)
+
+
 def check_target(
     target: Target, threats: Iterable[Threat], *, other: nn.Module | None = None, seed: int = 0, device: torch.device
 ) -> Iterator[tuple[Threat, list[str]]]:
@@ -107,7 +115,7 @@ def warn_of_range(networks: Mapping[str, nn.Module | None], images: Images, devi
     """Print a warning for each network, by its name, that is hardly better than chance on clean images."""
     for name, network in networks.items():
         for warning in check_range(network, images, device) if network else []:
-            print(f"warning: {name}: {warning}", file=sys.stderr)
+            say(f"warning: {name}: {warning}")
 
 
 @torch.no_grad()

@@ -13,14 +13,15 @@ import torch
 from atent.errors import Interrupted, UserError
 from atent.evaluation.attack import attack_batch, attack_target
 from atent.evaluation.sampling import Estimate, Goal, Law
-from atent.evaluation.suites import Phases
+from atent.evaluation.suites import Choice, Phases
 from atent.evaluation.target import Target
 from atent.network import borrowed, repeat
-from atent.progress import expect
+from atent.progress import expect, say
 from atent.randomness import derive_seed
 from atent.smoothing.smoothed import Smoothed
+from atent.storage.files import alone
 from atent.storage.record import Batches, record
-from atent.storage.row_file import RowFile, finished_files, leave_out, warn
+from atent.storage.row_file import RowFile, finished_files, leave_out
 from atent.storage.row_format import Cost
 from atent.storage.row_format import settings as row_settings
 from atent.storage.rows import ATTACK, Row
@@ -51,13 +52,14 @@ class Estimated(NamedTuple):
     estimate: Estimate
     cost: Cost = Cost()
     first_cost: Cost | None = None
+    path: Path | None = None  # of the rows of its sample
 
     def __str__(self) -> str:
         """The verdict in one line."""
         value, low, high = self.estimate
         level = "" if self.confidence == USUAL else f" at {100 * self.confidence:.6g} %"
         sizes = f"({self.whole:,} + {self.drawn:,} images)"
-        return f"{self.name}, {self.threat}, whole test set  {value:.2f} [{low:.2f}, {high:.2f}]{level}  {sizes}"
+        return f"{self.name}, {self.threat}, whole test set {value:.2f} [{low:.2f}, {high:.2f}]{level} {sizes}"
 
 
 def estimate_target(
@@ -85,21 +87,24 @@ def estimate_target(
         "label": phases.name,
         "attack": phases.second.settings,
         "first": phases.first.settings,
-        "threat": f"{threat.norm}:{threat.eps!r}",
+        "threat": str(threat),
         "batch": drawn,
         "confidence": law.confidence,
         "whole": len(target.images),
         "order": order,
     }
     header = {**target.header(settings, seed), "examples": len(order)}
-    if goal.reached(law.estimate([])) or not order:
-        return _estimated(folder.resolve().name, header, law, [])._replace(first_cost=first.cost)
     file = RowFile.of(SAMPLE, folder, header)
 
     def estimated() -> Estimated:
         found = file.read()
         made = _estimated(folder.resolve().name, header, law, found.rows)
-        return made._replace(cost=found.cost, first_cost=first.cost)
+        return made._replace(cost=found.cost, first_cost=first.cost, path=file.path)
+
+    if goal.reached(law.estimate([])) or not order:
+        with alone(file.path):  # a result without rows, for `show`
+            file.resume(header)
+        return estimated()
 
     def work(_: Path, done: int) -> Batches:
         rows = list(file.read().rows) if done else []
@@ -112,7 +117,7 @@ def estimate_target(
             yield found.rows, found.cost
             if len(rows) in law.looks:
                 now = law.estimate(broken_at(law, rows))
-                warn(f"after {len(rows):,} images: {now.value:.2f} [{now.low:.2f}, {now.high:.2f}]")
+                say(f"after {len(rows):,} images: {now.value:.2f} [{now.low:.2f}, {now.high:.2f}]")
                 if goal.reached(now):
                     return
 
@@ -120,11 +125,11 @@ def estimate_target(
         return estimated()
     if goal.within is not None and (least := law.expected_draws(Goal(goal.within))) > 0.9 * len(order):
         share = "all" if least == len(order) else f"at least {least:,} of"
-        warn(f"--within {goal.within:g}: {share} the {len(order):,} survivors will be attacked")
+        say(f"--within {goal.within:g}: {share} the {len(order):,} survivors will be attacked")
     try:
         record(SAMPLE, folder, header, f"{phases.name} {threat}, sample", work)
     except Interrupted:
-        warn(str(estimated()))
+        say(str(estimated()))
         raise
     return estimated()
 
@@ -168,6 +173,14 @@ def broken_at(law: Law, rows: Sequence[Row]) -> list[int]:
     return [sum(not row["robust"] for row in rows[:draws]) for draws in law.looks if draws <= len(rows)]
 
 
+def plan_phases(
+    choice: Choice, target: Target, threats: Sequence[Threat], device: torch.device | str = "cpu"
+) -> list[Phases]:
+    """The two phases against every threat (default: the target's own), for a network that has fixed verdicts."""
+    check_steady(target, device)
+    return choice.phases(target, threats)
+
+
 def check_steady(target: Target, device: torch.device | str = "cpu") -> None:
     """Refuse a network that answers randomly: an image must have one verdict, whoever else is drawn."""
     x, _ = target.images.batch(slice(16), device)
@@ -179,14 +192,14 @@ def check_steady(target: Target, device: torch.device | str = "cpu") -> None:
             )
 
 
-def estimates(folder: Path, say: Callable[[str], None] = leave_out) -> list[Estimated]:
-    """Every estimate of a run folder. A damaged file is left out and reported to `say`."""
+def estimates(folder: Path, report: Callable[[str], None] = leave_out) -> list[Estimated]:
+    """Every estimate of a run folder. A damaged file is left out and passed to `report`."""
     found = []
-    for path, content in finished_files(SAMPLE, folder, say):
+    for path, content in finished_files(SAMPLE, folder, report):
         header = content.header
         law = Law(header["whole"], len(header["order"]), header["batch"], header["confidence"])
         run = path.resolve().parent.parent.name
-        found.append(_estimated(run, header, law, content.rows)._replace(cost=content.cost))
+        found.append(_estimated(run, header, law, content.rows)._replace(cost=content.cost, path=path))
     return found
 
 

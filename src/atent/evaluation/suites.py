@@ -1,17 +1,15 @@
 """Which attacks to run: one, or a suite, a named list of attacks."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from torch import nn
 
 from atent.attacks import Attack, make_attack
 from atent.attacks.protocols import Selective, title_of
 from atent.errors import UserError, unknown
 from atent.evaluation.target import Target
-from atent.methods import parse_setting, written_out
+from atent.methods import is_imported, parse_setting, written_out
+from atent.progress import say
 from atent.threat import Threat
 
 Settings = dict[str, Any]
@@ -63,6 +61,18 @@ def suite_attacks(name: str, threat: Threat | str, classes: int | None = None) -
     return attacks
 
 
+_CLASSES = {"dlr": 3, "dlr-targeted": 4}  # that a loss needs
+
+
+def _check_classes(table: Settings, classes: int) -> None:
+    """Refuse an attack, also one inside a cascade, whose loss is not defined for so few classes."""
+    for inside in table.get("attacks", ()):
+        _check_classes(inside, classes)
+    name, loss = str(table["name"]), str(table.get("loss"))
+    if not is_imported(name) and (needed := _CLASSES.get(loss, 0)) > classes:
+        raise UserError(f"attack {name}: loss {loss!r} needs {needed} classes; the data has {classes}")
+
+
 def _defined(attacks: list[Settings], classes: int | None) -> list[Settings]:
     """The attacks with losses that so many classes define: targeted DLR needs four of them, DLR three."""
     if classes is None or classes > 3:
@@ -73,7 +83,7 @@ def _defined(attacks: list[Settings], classes: int | None) -> list[Settings]:
     defined = [settings for settings in swapped if classes > 2 or settings.get("loss") != "dlr"]
     if defined != attacks:
         instead = "untargeted DLR takes its place" if classes == 3 else "APGD on it is left out"
-        print(f"the targeted DLR loss needs 4 classes, the data has {classes}: {instead}", file=sys.stderr)
+        say(f"the targeted DLR loss needs 4 classes, the data has {classes}: {instead}")
     return defined
 
 
@@ -116,14 +126,12 @@ class Choice:
 
     def plan(self, target: Target, threats: Sequence[Threat]) -> list[Planned]:
         """Every attack against every threat (default: the target's own). Refuse an attack not defined for them."""
-        return _checked(
-            [one for threat in _threats(target, threats) for one in self._against(threat, target)], target.network
-        )
+        return _checked([one for threat in _threats(target, threats) for one in self._against(threat, target)], target)
 
     def phases(self, target: Target, threats: Sequence[Threat]) -> list[Phases]:
         """The same in two phases, for an estimate of the whole test set."""
         found = [self._phases(threat, target) for threat in _threats(target, threats)]
-        _checked([one for phases in found for one in phases[1:]], target.network)
+        _checked([one for phases in found for one in phases[1:]], target)
         return found
 
     def _against(self, threat: Threat, target: Target) -> list[Planned]:
@@ -153,10 +161,11 @@ def _threats(target: Target, threats: Sequence[Threat]) -> Sequence[Threat]:
     return threats or [Threat.parse(str(target.threat))]
 
 
-def _checked(plan: list[Planned], network: nn.Module) -> list[Planned]:
+def _checked(plan: list[Planned], target: Target) -> list[Planned]:
     for one in plan:
+        _check_classes(one.settings, target.images.shape.classes)
         if isinstance(one.attack, Selective):
-            one.attack.check(network, one.threat)
+            one.attack.check(target.network, one.threat)
     return plan
 
 

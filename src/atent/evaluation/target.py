@@ -11,6 +11,7 @@ from torch import nn
 
 from atent import __version__
 from atent.data.dataset import DataSet, open_data
+from atent.data.given import GIVEN
 from atent.data.images import Images
 from atent.errors import UserError
 from atent.evaluation.trained import check_trusted, find_weights, is_function, load_network
@@ -161,13 +162,21 @@ def _test_images(
     if recipe is None:
         found = open_data(data, data_dir, resize=resize, white=white)
         return found.images("test"), found.digest
-    trained_on = data == recipe.data or Path(data).resolve() == Path(recipe.data).resolve()
-    record = run.data_record() or {}
-    known = record if trained_on else None
+    place, record = run.place_of(recipe.data), run.data_record() or {}
+    trained_on = data == recipe.data or Path(data).resolve() == Path(place).resolve()
+    if trained_on and record and not Path(place).exists() and not data.endswith(GIVEN):
+        raise UserError(f"{run.folder} was trained on {data}, which is not there; if it has moved: --data NEW-PLACE")
+    known = record if trained_on or (resize is None and _holds(Path(data), record)) else None
     scale = {"resize": resize or recipe.resize, "white": white or recipe.white}
-    found = open_data(data, data_dir, **scale, test_share=recipe.test_share, known=known)
+    found = open_data(place if trained_on else data, data_dir, **scale, test_share=recipe.test_share, known=known)
     images = found.images("test")
     trained = tuple(record.get("train", images.classes))
     if images.classes != trained:
         raise UserError(f"{data} has the classes {', '.join(images.classes)}; {run.folder} knows {', '.join(trained)}")
     return images, found.digest
+
+
+def _holds(folder: Path, record: Mapping[str, Any]) -> bool:
+    """Whether a folder has all test images of a run's record: it is the run's data, moved."""
+    tests = record.get("test")
+    return isinstance(tests, dict) and all((folder / name).is_file() for names in tests.values() for name in names)

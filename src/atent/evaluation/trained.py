@@ -78,9 +78,8 @@ def _shape_of(recipe: Recipe, run: Run, data_dir: Path | None) -> Shape:
     if "image" in record:
         channels, height, width = record["image"]
         return Shape((channels, height, width), len(record.get("classes") or record["train"]))
-    return (
-        open_data(recipe.data, data_dir, resize=recipe.resize, white=recipe.white, known=record).images("train").shape
-    )
+    place = run.place_of(recipe.data)
+    return open_data(place, data_dir, resize=recipe.resize, white=recipe.white, known=record).images("train").shape
 
 
 def load_network(

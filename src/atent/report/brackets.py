@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from atent.report.tables import UNVERIFIED, mark, note
-from atent.report.terminal import print_table
+from atent.report.terminal import print_table, tell
 from atent.storage.brackets import Bracket
 
 
@@ -40,10 +40,11 @@ def print_bracket(one: Bracket) -> None:
         ["l2 radius", "certified %", "open %", "broken %", "robust %, between [95 %]"],
         list(_cells(one)),
     )
-    print(f"{overlap_words(one)}.")
-    print(f"attack and tests: {one.cost}; curve: {one.path.with_suffix('.png')}")
+    tell(f"{overlap_words(one)}.")
+    tell(f"attack and tests: {one.cost}")
+    tell(f"curve: {one.path.with_suffix('.png')}")
     if not _verified(one):
-        print(UNVERIFIED)
+        tell(UNVERIFIED)
 
 
 def bracket_markdown(found: Sequence[Bracket]) -> str:

@@ -46,26 +46,53 @@ class Group(NamedTuple):
     data: str
     threat: Threat
     classes: list[str]
+    files: list[Path]
     attacks: list[Content[Row]]
 
     @property
     def verified(self) -> bool:
         return all(attack.verified for attack in self.attacks)
 
+    @property
+    def titles(self) -> list[str]:
+        """The title of each attack; with its seed and batch where attacks of the same title differ in them."""
+        headers = [attack.header for attack in self.attacks]
+        titles = []
+        for header in headers:
+            same = [other for other in headers if other["label"] == header["label"]]
+            differ = [key for key in ("seed", "batch") if len({str(other.get(key)) for other in same}) > 1]
+            titles.append(", ".join([header["label"], *(f"{key} {header.get(key, 'unknown')}" for key in differ)]))
+        return titles
 
-def finished(folder: Path, say: Callable[[str], None] = leave_out) -> list[Group]:
-    """Every finished attack of a run folder, comparable ones grouped together, the smallest radius first.
+    @property
+    def clean(self) -> Rate:
+        return clean_rate(self.attacks[0].rows)
+
+    @property
+    def robust(self) -> Rate:
+        """The share of examples that are robust to every attack."""
+        return worst_case(attack.rows for attack in self.attacks)
+
+
+def finished(folder: Path, report: Callable[[str], None] = leave_out) -> list[Group]:
+    """Every finished attack of a run folder, grouped. A damaged or unfinished file is left out, passed to `report`."""
+    return grouped(folder, finished_files(ATTACK, folder, report))
+
+
+def grouped(folder: Path, files: Iterable[tuple[Path, Content[Row]]]) -> list[Group]:
+    """Attacks of a run folder, comparable ones grouped together, the smallest radius first.
 
     Where a folder has rows of several networks (a run trained further), the hash of the weights is added to the name,
-    and so is the smoothing. A damaged or unfinished file is left out and reported to `say`.
+    and so is the smoothing.
     """
     found: dict[tuple[str, str, str, str, str, Threat, int], Group] = {}
-    for _, attack in finished_files(ATTACK, folder, say):
+    for path, attack in files:
         header, threat = attack.header, Threat.parse(attack.header["threat"])
         smoothing, images = smoothing_of(header), header.get("images", "")
         key = (header["weights"], header["model"], smoothing, header["data"], images, threat, len(attack.rows))
         name = f"{folder.resolve().name}{smoothing and f', {smoothing}'}"
-        group = found.setdefault(key, Group(name, header["data"], threat, header.get("classes") or [], []))
+        group = found.setdefault(key, Group(name, header["data"], threat, header.get("classes") or [], [], []))
+        group.files.append(path)
         group.attacks.append(attack)
     several = len({weights for weights, *_ in found}) > 1
     named = [
@@ -85,14 +112,14 @@ def result_lines(found: Iterable[Group]) -> list[Result]:
     lines = []
     for group in found:
         place = (group.run, group.data, str(group.threat))
-        for attack in group.attacks:
+        for title, attack in zip(group.titles, group.attacks, strict=True):
             rows = attack.rows
             rates = (clean_rate(rows), robust_rate(rows))
             distance = median_distance(rows)
-            lines.append(Result(*place, attack.header["label"], len(rows), *rates, distance, attack.verified))
+            lines.append(Result(*place, title, len(rows), *rates, distance, attack.verified))
         if len(group.attacks) > 1:
-            worst = worst_case(attack.rows for attack in group.attacks)
-            lines.append(Result(*place, "worst case", len(rows), lines[-1].clean, worst, verified=group.verified))
+            worst = (len(rows), group.clean, group.robust)
+            lines.append(Result(*place, "worst case", *worst, verified=group.verified))
     return lines
 
 
@@ -118,7 +145,7 @@ def class_results(found: Iterable[Group]) -> Iterator[tuple[str, list[ClassResul
             name = group.classes[label] if label < len(group.classes) else str(label)
             lines.append(ClassResult(name, len(mine), clean_rate(mine), rate(robust[row["index"]] for row in mine)))
         several = len(group.attacks) > 1
-        how = f"worst case of {len(group.attacks)} attacks" if several else group.attacks[0].header["label"]
+        how = f"worst case of {len(group.attacks)} attacks" if several else group.titles[0]
         title = f"{group.run}: {group.data} test images by class, {group.threat}, {how}"
         yield f"{title}{mark(group.verified)}", lines
 

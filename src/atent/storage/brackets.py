@@ -110,14 +110,14 @@ def read_bracket(path: Path) -> Bracket:
     return _bracket(path, RowFile(BRACKET, path).read())
 
 
-def brackets(folder: Path, say: Callable[[str], None] = leave_out) -> list[Bracket]:
-    """Every finished bracket of a run folder. One without its certificates is skipped and reported to `say`."""
+def brackets(folder: Path, report: Callable[[str], None] = leave_out) -> list[Bracket]:
+    """Every finished bracket of a run folder. One without its certificates is skipped and passed to `report`."""
     found = []
-    for path, content in finished_files(BRACKET, folder, say):
+    for path, content in finished_files(BRACKET, folder, report):
         try:
             found.append(_bracket(path, content))
         except UserError as error:
-            say(f"{path}: {error}")
+            report(f"{path}: {error}")
     return found
 
 

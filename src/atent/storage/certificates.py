@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NotRequired
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 
 from pydantic import ConfigDict, Field, TypeAdapter, with_config
 
@@ -10,7 +10,7 @@ from atent.methods import Count, Fraction, Scale, Size, Whole
 from atent.smoothing.bounds import ABSTAIN
 from atent.storage.row_file import RowFile, finished_files, leave_out
 from atent.storage.row_format import Content, Cost, Header, Indexed, Kind
-from atent.storage.rows import Rate, rate
+from atent.storage.rows import Rate, ThreatText, rate
 
 
 class CertifyHeader(Header):
@@ -21,7 +21,7 @@ class CertifyHeader(Header):
     n: Count
     alpha: Fraction
     exact: bool
-    radii: list[tuple[Scale, str]]
+    radii: list[tuple[Scale, Literal[""] | ThreatText]]
     block: NotRequired[Count]
     split: NotRequired[str]
     seed: NotRequired[int]
@@ -86,9 +86,9 @@ def read_certified(path: Path) -> Certified:
     return _certified(path, RowFile(CERTIFY, path).read())
 
 
-def certified(folder: Path, say: Callable[[str], None] = leave_out) -> list[Certified]:
-    """Every finished certification of a run folder. A damaged or unfinished file is skipped and reported to `say`."""
-    return [_certified(path, found) for path, found in finished_files(CERTIFY, folder, say)]
+def certified(folder: Path, report: Callable[[str], None] = leave_out) -> list[Certified]:
+    """Every finished certification of a run folder. A damaged or unfinished file is skipped and passed to `report`."""
+    return [_certified(path, found) for path, found in finished_files(CERTIFY, folder, report)]
 
 
 def _certified(path: Path, found: Content[CertifiedRow]) -> Certified:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from atent.progress import say
 from atent.storage.files import write_atomically
-from atent.storage.row_file import warn
 from atent.storage.rows import Row
 
 
@@ -40,7 +40,7 @@ def forget_points(rows_file: Path, done: int) -> None:
             part.unlink()
     arrays_file = rows_file.with_suffix(".npz")
     if arrays_file.exists():
-        warn(f"{arrays_file} and its .png are removed: their rows are computed again")
+        say(f"{arrays_file} and its .png are removed: their rows are computed again")
     for end in (".npz", ".png"):
         rows_file.with_suffix(end).unlink(missing_ok=True)
 

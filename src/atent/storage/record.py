@@ -20,15 +20,19 @@ def record(
 
     Only one process at a time does this. A request to stop takes effect after the current batch, whose rows are saved.
     """
+
+    def kept() -> str:
+        return f"the rows of {done:,} of {header['examples']:,} images in {file.path}"
+
     file = RowFile.of(kind, folder, header)
     with alone(file.path):
         done = file.resume(header)
-        with stop_requests() as stop, progress(title, header["examples"], "images", done) as show:
+        with stop_requests(kept) as stop, progress(title, header["examples"], "images", done) as show:
             for rows, cost in work(file.path, done):
                 if rows:
                     file.append(rows, cost)
                     done += len(rows)
                     show(done)
                 if stop:
-                    raise Interrupted(stop[0])
+                    raise Interrupted(stop[0], kept())
     return file.path

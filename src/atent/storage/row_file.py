@@ -3,12 +3,12 @@
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic
 
 from atent.errors import UserError
+from atent.progress import say
 from atent.storage.files import write_atomically
 from atent.storage.row_format import SEALED, Content, Cost, Damage, Kind, R, close_batch, parse, settings, to_line
 
@@ -22,11 +22,12 @@ class RowFile(Generic[R]):
 
     @classmethod
     def of(cls, kind: Kind[R], folder: Path, header: Mapping[str, Any]) -> "RowFile[R]":
-        """The file for these settings. Its name is readable and differs between settings."""
+        """The file for these settings. Its name is readable and ends with a hash of them, which finds it again."""
         words = f"{header['label']} {header.get('threat', '')} {header['data']}".lower()
         name = re.sub(r"[^a-z0-9.]+", "-", words).strip("-")[:100]
         digest = hashlib.sha256(json.dumps(settings(header), sort_keys=True).encode()).hexdigest()[:8]
-        return cls(kind, folder / kind.folder / f"{name}-{digest}.jsonl")
+        found = sorted((folder / kind.folder).glob(f"*-{digest}.jsonl"))  # its threat may be written in another way
+        return cls(kind, found[0] if found else folder / kind.folder / f"{name}-{digest}.jsonl")
 
     def resume(self, header: Mapping[str, Any]) -> int:
         """Prepare the file for more rows; returns the number of rows it has.
@@ -42,7 +43,7 @@ class RowFile(Generic[R]):
             aside = _free_name(self.path)
             write_atomically(aside, self.path.read_bytes())
             kept = f"the rows of {len(found.rows):,} of {header['examples']:,} images are kept"
-            warn(f"{self.path} is damaged: {found.fault}; {kept}, the others are computed again; copy: {aside.name}")
+            say(f"{self.path} is damaged: {found.fault}; {kept}, the others are computed again; copy: {aside.name}")
         if not found or not found.rows:
             self._checksum = to_line({**header, **SEALED})
             write_atomically(self.path, self._checksum)
@@ -92,7 +93,7 @@ class RowFile(Generic[R]):
                 raise Damage(reason)
         except Damage as damage:
             aside = self.path.rename(_free_name(self.path))
-            warn(f"{self.path} cannot be resumed: {damage}; it is renamed to {aside.name}, the rows start from scratch")
+            say(f"{self.path} cannot be resumed: {damage}; it is renamed to {aside.name}, the rows start from scratch")
             return None
         return found
 
@@ -119,20 +120,16 @@ def _free_name(path: Path) -> Path:
     return aside
 
 
-def warn(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def leave_out(problem: str) -> None:
-    warn(f"left out: {problem}")
+    say(f"left out: {problem}")
 
 
 def finished_files(
-    kind: Kind[R], folder: Path, say: Callable[[str], None] = leave_out
+    kind: Kind[R], folder: Path, report: Callable[[str], None] = leave_out
 ) -> Iterator[tuple[Path, Content[R]]]:
-    """Every finished file of a run folder. A damaged or unfinished file is skipped and reported to `say`."""
+    """Every finished file of a run folder. A damaged or unfinished file is skipped and passed to `report`."""
     for path in sorted((folder / kind.folder).glob("*.jsonl")):
         try:
             yield path, RowFile(kind, path).read()
         except UserError as error:
-            say(str(error))
+            report(str(error))

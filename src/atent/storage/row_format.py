@@ -16,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from atent.methods import Count, Scale, Whole, explain
+from atent.threat import Threat
 
 ABOUT = ("version", "classes", "checksum", "confidence")  # in a header, but not settings: they do not change the attack
 SEALED = {"checksum": "sha256"}  # in the header of a file whose batches end with checksums
@@ -109,8 +110,8 @@ class Content(NamedTuple, Generic[R]):
 
     @property
     def finished(self) -> bool:
-        """Whether the rows are a result: all of them, or the first of a sample."""
-        return self.complete or (not self.fault and "order" in self.header and len(self.rows) > 0)
+        """Whether the rows are a result: all of them, or the first of a sample, even none."""
+        return self.complete or (not self.fault and "order" in self.header)
 
 
 class Damage(Exception):  # noqa: N818 (of a file, not an error of the program)
@@ -118,8 +119,14 @@ class Damage(Exception):  # noqa: N818 (of a file, not an error of the program)
 
 
 def settings(header: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a header that determine the rows."""
-    return {key: value for key, value in header.items() if key not in ABOUT}
+    """The fields of a header that determine the rows, the same for all spellings of a threat."""
+    found = {key: value for key, value in header.items() if key not in ABOUT}
+    if "threat" in found:
+        found["threat"] = Threat.parse(found["threat"]).exact
+    if "radii" in found:  # each with the threat that it covers, or ""; the first versions wrote six digits
+        covered = [(radius, name and Threat.parse(name)) for radius, name in found["radii"]]
+        found["radii"] = [[radius, ball and f"{ball.norm}:{ball.eps:.6g}"] for radius, ball in covered]
+    return found
 
 
 def to_line(value: Mapping[str, Any]) -> bytes:

@@ -17,13 +17,16 @@ def _check_threat(text: str) -> str:
     return text
 
 
+ThreatText = Annotated[str, AfterValidator(_check_threat)]
+
+
 class AttackHeader(Header):
     """The settings that determine the rows of an attack; `smooth` (sigma) and `draws` if the network was smoothed.
 
     Older files have `judged` instead, such as "smoothed 0.5".
     """
 
-    threat: Annotated[str, AfterValidator(_check_threat)]
+    threat: ThreatText
     attack: NotRequired[dict[str, Any]]
     split: NotRequired[str]
     seed: NotRequired[int]

@@ -1,5 +1,6 @@
 """A run is a folder: recipe, environment, one log line per epoch, checkpoints, and one row per attacked image."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 from atent.errors import UserError
 from atent.storage.files import read_json, read_rows, write_json
+
+_PLACE = "place"  # the key in data.json of where the data was
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,30 @@ class Run:
 
     def data_record(self) -> dict[str, Any] | None:
         """The record of a user's own data that the training wrote; None if there is none."""
-        return read_json(self.data_file) if self.data_file.exists() else None
+        if not self.data_file.exists():
+            return None
+        return {key: value for key, value in read_json(self.data_file).items() if key != _PLACE}
+
+    def place_of(self, data: str) -> str:
+        """The path of the user's own data that the run was trained on, from any working folder.
+
+        It is where the training found it, or, if run and data have moved together, the same way from the run folder.
+        A published data set, and data that is at neither place, is returned as it is named.
+        """
+        recorded = read_json(self.data_file).get(_PLACE) if self.data_file.exists() else None
+        known = recorded if isinstance(recorded, dict) else {}
+        places = [Path(known["path"])] if "path" in known else []
+        places += [self.folder / known["from_run"]] if "from_run" in known else []
+        return next((str(place) for place in places if place.exists()), data)
+
+    def _place(self, data: str) -> dict[str, str]:
+        path = Path(self.place_of(data)).resolve()
+        if not path.exists():  # images given in Python
+            return {}
+        try:
+            return {"path": str(path), "from_run": os.path.relpath(path, self.folder.resolve())}
+        except ValueError:  # another drive of Windows
+            return {"path": str(path)}
 
     def begin(self, recipe: Mapping[str, Any], environment: Mapping[str, object], data: Mapping[str, Any]) -> None:
         """Make the folder; record the recipe, the data and the environment of each start."""
@@ -57,7 +83,7 @@ class Run:
             orphan.unlink(missing_ok=True)
         write_json(self.recipe_file, recipe)
         if data:
-            write_json(self.data_file, data)
+            write_json(self.data_file, {**data, _PLACE: self._place(recipe["data"])})
         starts = read_json(self.environment_file)["starts"] if self.environment_file.exists() else []
         if environment not in starts:
             write_json(self.environment_file, {"starts": [*starts, environment]})

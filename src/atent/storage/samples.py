@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from atent.methods import Count, Fraction
+from atent.methods import Count, Fraction, Whole
 from atent.storage.row_format import Kind
 from atent.storage.rows import AttackHeader, Row
 
@@ -16,6 +16,7 @@ class SampleHeader(AttackHeader):
     of the interval, which changes no row.
     """
 
+    examples: Whole  # no row where no image survived the first attack
     whole: Count
     first: dict[str, Any]
     confidence: Fraction

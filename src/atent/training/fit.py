@@ -2,10 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -29,6 +28,7 @@ from atent.storage.files import alone, save_tensors, write_rows
 from atent.storage.rows import clean_rate, robust_rate
 from atent.storage.run import Run
 from atent.training.alarms import collapse_text, collapsed, masked, unwatched
+from atent.training.lines import epoch_line, kept_line, progress_text
 from atent.training.options import TrainingOptions
 from atent.training.start import initial_state, load_start
 from atent.training.state import Epoch, State, score
@@ -78,7 +78,7 @@ def _data(recipe: Recipe, data_dir: Path | None, given: Given | None, run: Run) 
     known = run.data_record()
     if given is None:
         scale = {"resize": recipe.resize, "white": recipe.white}
-        return open_data(recipe.data, data_dir, **scale, test_share=recipe.test_share, known=known)
+        return open_data(run.place_of(recipe.data), data_dir, **scale, test_share=recipe.test_share, known=known)
     if known is not None and known != given.record:
         raise UserError(f"the images are not those that {run.folder} was trained on; allowed: the same, or another out")
     return given
@@ -105,15 +105,15 @@ def _fit(
     label = f"training {run.folder.name}"
     with (
         board(run.board, state.history) if how.tensorboard else no_board() as draw,
-        stop_requests() as stop,
+        stop_requests(lambda: kept_line(run.last)) as stop,
         progress(label, total, "batches", state.epoch * per_epoch + state.batch) as show,
     ):
         while not state.finished(recipe):
             for _ in _train_epoch(state, recipe, train, per_epoch, run, how):
-                show(state.epoch * per_epoch + state.batch, _progress_text(state, recipe))
+                show(state.epoch * per_epoch + state.batch, progress_text(state, recipe))
                 if stop:
                     state.save(run.last, recipe)
-                    raise Interrupted(stop[0])
+                    raise Interrupted(stop[0], kept_line(run.last))
             _finish_epoch(state, recipe, train, held, run, how, draw)
 
 
@@ -178,7 +178,7 @@ def _finish_epoch(
         _evaluate(row, state.result, recipe, held, how)
     choose = recipe.chosen_by
     row["best"] = all(score(row, choose) >= score(past, choose) for past in state.history)
-    how.say(_epoch_line(row, recipe))
+    how.say(epoch_line(row, recipe))
     if tally.stuck(train):
         row["plateau"] = True
         _warn(state, train, how)
@@ -223,17 +223,3 @@ def _warn(state: State, train: Images, how: TrainingOptions) -> None:
             "network with the same prediction for every image. Increase schedule.warmup or schedule.eps_warmup so that "
             "eps grows while the learning rate is high, or try another seed or a smaller optimizer.lr"
         )
-
-
-def _progress_text(state: State, recipe: Recipe) -> str:
-    recent = state.tally.recent
-    loss = f"loss {sum(recent) / len(recent):.3f}" if recent else ""
-    return f"epoch {min(state.epoch + 1, recipe.epochs)}/{recipe.epochs}  {loss}"
-
-
-def _epoch_line(row: Mapping[str, Any], recipe: Recipe) -> str:
-    held = f"  held-out clean {100 * row['clean']:.2f} robust {100 * row['robust']:.2f}" if "clean" in row else ""
-    return (
-        f"epoch {row['epoch']}/{recipe.epochs}  loss {row['loss']:.4f}  radius {row['radius']:.3f}"
-        f"{held}  {row['seconds']:.0f} s{'  (best)' if row['best'] else ''}"
-    )

@@ -1,12 +1,12 @@
 """Options of a training that do not change its result."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from atent.errors import UserError
+from atent.progress import say
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class TrainingOptions:
     checkpoint_minutes: float = 1.0
     checkpoint_batches: int | None = None
     tensorboard: bool = False
-    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+    say: Callable[[str], None] = say
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("checkpoint_minutes", 0), ("checkpoint_batches", 1)):

@@ -1,7 +1,6 @@
 """AutoAttack, the field's common yardstick, through the package `pyautoattack`."""
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -14,6 +13,7 @@ from atent.attacks.external.libraries import Opaque, import_library, lent, repor
 from atent.attacks.protocols import named
 from atent.inputs import checked
 from atent.methods import Count, method
+from atent.progress import say
 from atent.threat import Threat
 
 VERSIONS = {
@@ -89,7 +89,7 @@ def parts(version: str, classes: int) -> tuple[str, ...]:
     missing = [part for part in wanted if part not in chosen]
     if missing:
         words = f"{', '.join(missing)} needs more; running {', '.join(chosen)}"
-        print(f"AutoAttack with {classes} classes: {words}", file=sys.stderr)
+        say(f"AutoAttack with {classes} classes: {words}")
     return tuple(chosen)
 
 

@@ -1,0 +1,30 @@
+"""More epochs for a finished training."""
+
+from atent.errors import UserError
+from atent.progress import say
+from atent.recipe import Recipe, recipe_of
+from atent.storage.files import alone, load_tensors, read_json, save_tensors, write_json
+from atent.storage.run import Run
+
+
+def extend(run: Run, recipe: Recipe, more: int) -> Recipe:
+    """Let the finished training of a run continue for `more` epochs; returns the recipe to continue with.
+
+    The schedule is that of the longer training: at 10 + 5 epochs the learning rate continues from two thirds of it. A
+    training whose epochs are not all done keeps its recipe, so that the same command resumes after an interruption.
+    """
+    if not run.last.exists():
+        raise UserError(f"--more-epochs {more}: no training in {run.folder}; allowed: for a finished one")
+    with alone(run.last):
+        found, (tensors, info) = recipe_of(run), load_tensors(run.last)
+        same = recipe.model_copy(update={"epochs": found.epochs}).resuming(found)
+        same.check_same(found, run.folder)
+        if info["epoch"] < found.epochs:
+            at = f"{run.folder} is at epoch {info['epoch']} of {found.epochs}"
+            say(f"{at}; --more-epochs {more} adds none, because that training is not finished")
+            return same
+        epochs = found.epochs + more
+        # The checkpoint first: after a kill between the two writes, the same command does both again.
+        save_tensors(run.last, tensors, {**info, "recipe": {**info["recipe"], "epochs": epochs}})
+        write_json(run.recipe_file, {**read_json(run.recipe_file), "epochs": epochs})
+    return same.model_copy(update={"epochs": epochs})

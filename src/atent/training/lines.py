@@ -1,0 +1,33 @@
+"""The lines that a training prints, each at most 80 characters wide."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from atent.recipe import Recipe
+from atent.storage.files import load_tensors
+from atent.training.state import State
+
+
+def progress_text(state: State, recipe: Recipe) -> str:
+    """The epoch and the mean loss of the last batches."""
+    recent = state.tally.recent
+    loss = f"loss {sum(recent) / len(recent):.3f}" if recent else ""
+    return f"epoch {min(state.epoch + 1, recipe.epochs)}/{recipe.epochs}  {loss}"
+
+
+def epoch_line(row: Mapping[str, Any], recipe: Recipe) -> str:
+    """A finished epoch; `clean` and `robust` are accuracies on held-out images, in percent."""
+    held = f"clean {100 * row['clean']:.1f}, robust {100 * row['robust']:.1f}, " if "clean" in row else ""
+    return (
+        f"epoch {row['epoch']}/{recipe.epochs}: loss {row['loss']:.3f}, {held}radius {row['radius']:.3f}, "
+        f"{row['seconds']:.0f} s{', best' if row['best'] else ''}"
+    )
+
+
+def kept_line(last: Path) -> str:
+    """What a training that stops here leaves behind."""
+    if not last.exists():
+        return "nothing, no checkpoint was saved yet"
+    info = load_tensors(last)[1]
+    return f"{last} (epoch {info['epoch'] + 1}, batch {info['batch']})"
