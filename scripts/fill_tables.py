@@ -9,6 +9,7 @@ import ablation
 import robustness_curve
 import side_by_side
 
+from atent.evaluation.estimate import estimates
 from atent.report.tables import Result, certified_markdown, markdown, results
 from atent.report.terminal import print_results
 from atent.storage.certificates import certified
@@ -51,6 +52,18 @@ def summary() -> str:
     return markdown([line for line in lines if line.examples == 10_000])
 
 
+def sampled() -> str:
+    """Every estimate of a whole test set."""
+    head = "| network | data | threat | attack | robust % of all images | all + drawn | broken |"
+    body = (
+        f"| {one.run} | {one.data} | {one.threat} | {one.name} | {one.estimate.value:.2f} [{one.estimate.low:.2f}, "
+        f"{one.estimate.high:.2f}] | {one.whole:,} + {one.drawn:,} | {one.broken:,} |"
+        for folder in networks()
+        for one in estimates(folder)
+    )
+    return "\n".join([head, "|---|---|---|---|---:|---:|---:|", *body])
+
+
 def proven() -> str:
     return certified_markdown([one for folder in networks() for one in certified(folder)])
 
@@ -76,6 +89,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/results.md": {
         "curve": robustness_curve.table,
         "results": attacked,
+        "whole test set": sampled,
         "side by side": compared,
         "certified": proven,
     },
