@@ -13,7 +13,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from atent import __version__
-from atent.cli import attack, certify, data, lists, show, train
+from atent.cli import attack, certify, data, lists, reproduce, show, train
 from atent.cli.options import TargetOptions
 from atent.errors import Interrupted, ThreatWarning, UserError
 
@@ -45,6 +45,7 @@ app.command("train")(train.train)
 app.command("attack")(_with_target(attack.attack))
 app.command("certify")(_with_target(certify.certify))
 app.command("show")(show.show)
+app.command("reproduce")(reproduce.reproduce)
 app.command("list")(lists.list_names)
 
 data_app = typer.Typer(help="Download data sets, or list them.", rich_markup_mode="markdown")

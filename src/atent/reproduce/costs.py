@@ -1,0 +1,104 @@
+"""What a training and a measure take: passes counted from their settings, times the rate of a pass."""
+
+import math
+import time
+from functools import cache
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from atent.defenses.cost import passes_per_image
+from atent.models import Shape
+from atent.models.build import build_model
+from atent.recipe import Recipe
+from atent.reproduce.networks import MADE
+from atent.reproduce.plan import Measure
+
+# Images of the training set, images of the test set, shape.
+GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+SIZES: dict[str, tuple[int, int, Shape]] = {
+    "mnist": (60_000, 10_000, Shape(GREY, 10)),
+    "mnist-small": (6000, 2000, Shape(GREY, 10)),
+    "cifar10": (50_000, 10_000, Shape(COLOUR, 10)),
+    "patches": (120, 30, Shape(COLOUR, 10)),
+    "pair": (11_272, 1866, Shape(GREY, 2)),
+    "pair-small": (1127, 373, Shape(GREY, 2)),
+}
+GPU = 1e13  # stated, not measured: floating-point operations per second of one GPU in training
+# A pass is a forward and a backward one. Of the sample by `strong`: rows of results/trades-authors.
+FIRST_PHASE, DRAWN_PASSES, DRAWN_WITHIN_1 = 41, 2900, 600
+PASSES = {"cw-linf": 500, "cw-l2": 600, "deepfool": 60}
+SMOOTHED_DRAWS, CERTIFIED_DRAWS = 16, 48_000
+
+
+def size_of(recipe: Recipe) -> tuple[int, int, Shape]:
+    name = recipe.data.rpartition("/")[2].removesuffix(".npz")
+    return SIZES[name if name in MADE else recipe.data]
+
+
+def training_passes(recipe: Recipe, epochs: int | None = None) -> float:
+    """The passes of so many epochs (default: all), without the monitor."""
+    images, _, _ = size_of(recipe)
+    held = recipe.validation if isinstance(recipe.validation, int) else round(recipe.validation * images)
+    step = passes_per_image(recipe.methods.defense, recipe.make_threat())
+    several = recipe.optimizer.get("steps", 1)  # Entropy-SGD
+    passes = (step.forward + step.backward) / 2 * several
+    return passes * max(images - held, recipe.batch) * (recipe.epochs if epochs is None else epochs)
+
+
+def measure_passes(measure: Measure, recipe: Recipe) -> float:
+    """An upper bound of the passes of a measure; `strong` and certificates as in earlier ones."""
+    whole = size_of(recipe)[1]
+    images = min(measure.images or whole, whole)
+    if measure.kind == "certified":
+        return images * min(measure.attack["n"], CERTIFIED_DRAWS) / 3  # without backward passes
+    if measure.kind == "strong":
+        drawn = min(DRAWN_WITHIN_1 / measure.within**2, images) if measure.within < 50 else 0
+        return images * FIRST_PHASE + drawn * DRAWN_PASSES
+    name = str(measure.attack["name"])
+    steps = measure.attack.get("steps", 40) * measure.attack.get("restarts", 1)
+    return float(images * PASSES.get(name, steps) * (SMOOTHED_DRAWS if recipe.smooth else 1))
+
+
+@cache
+def seconds_per_pass(model: str, shape: Shape) -> float:
+    """The time of a forward and backward pass of an image, measured now, with one thread."""
+    images = max(2, min(64, round(2e10 / flops_per_pass(model, shape))))
+    network, x = build_model(model, shape).train(), torch.zeros(images, *shape.image)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return min(_timed(network, x) for _ in range(3)) / images
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _timed(network: torch.nn.Module, x: torch.Tensor) -> float:
+    began = time.perf_counter()
+    network(x).logsumexp(1).sum().backward()
+    return time.perf_counter() - began
+
+
+@cache
+def flops_per_pass(model: str, shape: Shape) -> float:
+    """Floating-point operations of a forward and backward pass of an image: three times those of a forward one."""
+    network, x = build_model(model, shape).eval().to("meta"), torch.zeros(1, *shape.image, device="meta")
+    with FlopCounterMode(display=False) as counted, torch.no_grad():
+        network(x)
+    return 3.0 * counted.get_total_flops()
+
+
+def seconds(passes: float, recipe: Recipe, on_gpu: bool) -> float:
+    """The time of so many passes of the recipe's network: on a GPU of the stated rate, or measured on one core."""
+    shape = size_of(recipe)[2]
+    return passes * (flops_per_pass(recipe.model, shape) / GPU if on_gpu else seconds_per_pass(recipe.model, shape))
+
+
+def words(total: float) -> str:
+    """A time as text: 45 s, 12 min, 3.4 h, 2.1 days."""
+    if not math.isfinite(total):
+        return "unknown"
+    for size, name in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if total >= (2 * size if name == "days" else size):
+            return f"{total / size:.1f} {name}" if name != "min" else f"{total / size:.0f} min"
+    return f"{total:.0f} s"
