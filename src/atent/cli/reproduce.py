@@ -41,6 +41,7 @@ def reproduce(
     """
     from atent.reproduce.appendix import FIGURES, NAMES, TABLES
     from atent.reproduce.engine import Place, jobs, run
+    from atent.reproduce.figures import draw_figure
     from atent.reproduce.plan import BUDGETS
 
     if name not in (*NAMES, "all"):
@@ -60,7 +61,10 @@ def reproduce(
         _print_status(todo, place, processes)
         return
     failed = run(todo, processes, lambda line: print(line, file=sys.stderr, flush=True))
-    _write(names, place)
+    _write([key for key in names if key in TABLES], place)
+    for key in names:
+        if key in FIGURES and not any(row.network in failed for row in FIGURES[key].rows):
+            print(f"{FIGURES[key].title}: {draw_figure(key, place)}.svg, .png")
     if failed:
         raise UserError("; ".join(f"{network}: {reason}" for network, reason in failed.items()))
 
@@ -71,22 +75,21 @@ def _print_status(todo: "Iterable[Job]", place: "Place", processes: int) -> None
     from atent.reproduce.status import left_of, total_words
 
     found = [left_of(job, place) for job in todo]
-    columns = ["network", "epochs", "measures left", "million passes %", "time %"]
+    columns = ["network", "epochs done", "measures left", "million passes", "time"]
     lines = [[one.network, one.epochs, str(one.measures), f"{one.passes:,.2f}", words(one.seconds)] for one in found]
     if lines:
-        print_table(f"{place.home}: missing", [column.removesuffix(" %") for column in columns], lines)
+        print_table(f"{place.home}: missing", columns, lines)
     print(total_words(found, place, processes))
 
 
 def _write(names: "Iterable[str]", place: "Place") -> None:
-    """Print the tables and write them and the figures."""
+    """Print the tables, as Markdown and as LaTeX, and write them to files."""
     from atent.reproduce.appendix import TABLES
     from atent.reproduce.document import latex, markdown
     from atent.storage.files import write_atomically
 
     place.home.mkdir(parents=True, exist_ok=True)
     for name in names:
-        if name in TABLES:
-            for text, end in ((markdown(TABLES[name], place), "md"), (latex(TABLES[name], place), "tex")):
-                print(text)
-                write_atomically(place.home / f"{name}.{end}", text.encode())
+        for text, end in ((markdown(TABLES[name], place), "md"), (latex(TABLES[name], place), "tex")):
+            print(text)
+            write_atomically(place.home / f"{name}.{end}", text.encode())

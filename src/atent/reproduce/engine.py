@@ -54,18 +54,20 @@ class Place:
 
     def job(self, network: str, rows: Iterable[Row], *, keep_weights: bool = False) -> Job | None:
         """What is missing of a network for these rows; None if nothing is. `keep_weights`: its weights are needed."""
-        missing = tuple(
-            (row, measure.at(self.budget))
-            for row in rows
-            for measure in row.cells.values()
-            if measure.kind != "clean" and self.number(row, measure) is None
-        )
+        missing: list[tuple[Row, Measure]] = []
+        for row in rows:
+            for measure in row.cells.values():
+                wanted = measure.at(self.budget).to_do
+                if wanted and (row, wanted) not in missing and self.number(row, measure) is None:
+                    missing.append((row, wanted))
         trained = self.trained(network)
         if not missing and (trained or (self.trained(network, weights=False) and not keep_weights)):
             return None
         start = NETWORKS[network].start
         begin = self.trained(start) if start else None
-        return Job(network, self.budget, self.home, self.data_dir, trained, begin, missing, self.checkpoint_batches)
+        return Job(
+            network, self.budget, self.home, self.data_dir, trained, begin, tuple(missing), self.checkpoint_batches
+        )
 
 
 def jobs(place: Place, rows: Iterable[Row], *, drawn: Iterable[str] = ()) -> list[Job]:

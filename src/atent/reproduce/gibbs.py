@@ -14,8 +14,8 @@ from atent.threat import Threat
 
 X, PULL = 0.4, 20.0
 TEMPERATURES = (1.0, 0.2, 0.04)
-CHAINS, STEPS, STEP = 4000, 3000, 5e-4
-RANGE = (-0.45, 1.25)
+CHAINS, STEPS, STEP = 4000, 1500, 1e-3
+RANGE = (-0.35, 1.15)
 
 
 def loss(x: Tensor) -> Tensor:
@@ -50,27 +50,25 @@ def sample(temperature: float, chains: int = CHAINS, steps: int = STEPS) -> NDAr
 
 
 def draw(path: Path) -> None:
-    figure, grid = new_figure(1, 1 + len(TEMPERATURES), (11, 3.0), width_ratios=(1.15, 1, 1, 1))
+    figure, grid = new_figure(1, 1 + len(TEMPERATURES), (10, 3.2), width_ratios=(1.15, 1, 1, 1))
     at = np.linspace(*RANGE, 600)
     height = loss(torch.from_numpy(at)).numpy()
     first, *others = grid[0]
     first.plot(at, height, color=DARK, label="loss L(x')")
     first.plot(at, height - PULL / 2 * (at - X) ** 2, color=BLUE, ls="--", label="L(x') - pull/2 (x' - x)$^2$")
-    first.set(ylim=(-1.1, 2.4), xlabel="x'", title="what the chain climbs")
-    first.legend(loc="upper right", fontsize=9, handlelength=1.6)
+    first.set(ylim=(-1.1, 1.5), xlabel="x'", title="loss, and what\nthe chain climbs")
     facts = []
     for axes, temperature in zip(others, TEMPERATURES, strict=True):
         ends = sample(temperature)
         axes.hist(ends, bins=np.linspace(*RANGE, 86), density=True, color=PALE_BLUE, label="ends of chains")
         axes.plot(at, density(temperature, at), color=BLUE, label="Gibbs density")
         mean = float(loss(torch.from_numpy(ends)).mean())
-        axes.set(xlabel="x'", yticks=[], title=f"temperature {temperature:g}: mean loss {mean:.2f}")
+        axes.set(xlabel="x'", yticks=[], title=f"temperature {temperature:g}\nmean loss {mean:.2f}")
         axes.spines["left"].set_visible(False)
         facts.append(f"temperature {temperature:g}: mean loss of {CHAINS:,} chains {mean:.4f}")
-    others[0].legend(loc="upper right", fontsize=9, handlelength=1.2)
+    handles = [*first.get_legend_handles_labels()[0], *others[0].get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=10)
     for axes in grid[0]:
         axes.axvline(X, color=ORANGE, lw=1.2, ls=":")
-        axes.annotate(
-            "x", (X, 0), xycoords=("data", "axes fraction"), xytext=(3, 3), textcoords="offset points", color=ORANGE
-        )
+        axes.set_xticks([0, X, 1], ["0", "x", "1"])
     save(figure, path, f"Loss, Gibbs density and chain samples around x = {X}. {'; '.join(facts)}.")

@@ -1,4 +1,4 @@
-"""Figure 1: decision regions of a three-layer network on two digits, in a t-SNE layout of images and attacked images."""
+"""Figure 1: decision regions of a three-layer network on two digits, in a t-SNE layout of clean and attacked images."""
 
 from pathlib import Path
 
