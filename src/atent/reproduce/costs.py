@@ -1,6 +1,5 @@
 """What a training and a measure take: passes counted from their settings, times the rate of a pass."""
 
-import math
 import time
 from functools import cache
 
@@ -45,7 +44,7 @@ def training_passes(recipe: Recipe, epochs: int | None = None) -> float:
     step = passes_per_image(recipe.methods.defense, recipe.make_threat())
     several = recipe.optimizer.get("steps", 1)  # Entropy-SGD
     passes = (step.forward + step.backward) / 2 * several
-    return passes * max(images - held, recipe.batch) * (recipe.epochs if epochs is None else epochs)
+    return float(passes) * max(images - held, recipe.batch) * (recipe.epochs if epochs is None else epochs)
 
 
 def measure_passes(measure: Measure, recipe: Recipe) -> float:
@@ -53,7 +52,7 @@ def measure_passes(measure: Measure, recipe: Recipe) -> float:
     whole = size_of(recipe)[1]
     images = min(measure.images or whole, whole)
     if measure.kind == "certified":
-        return images * min(measure.attack["n"], CERTIFIED_DRAWS) / 3  # without backward passes
+        return images * int(min(measure.attack["n"], CERTIFIED_DRAWS)) / 3  # without backward passes
     if measure.kind == "strong":
         drawn = min(DRAWN_WITHIN_1 / measure.within**2, images) if measure.within < 50 else 0
         return images * FIRST_PHASE + drawn * DRAWN_PASSES
@@ -89,7 +88,7 @@ def flops_per_pass(model: str, shape: Shape) -> float:
     network, x = build_model(model, shape).eval().to("meta"), torch.zeros(1, *shape.image, device="meta")
     with FlopCounterMode(display=False) as counted, torch.no_grad():
         network(x)
-    return 3.0 * counted.get_total_flops()
+    return 3.0 * float(counted.get_total_flops())
 
 
 def seconds(passes: float, recipe: Recipe, on_gpu: bool) -> float:
@@ -100,8 +99,6 @@ def seconds(passes: float, recipe: Recipe, on_gpu: bool) -> float:
 
 def words(total: float) -> str:
     """A time as text: 45 s, 12 min, 3.4 h, 2.1 days."""
-    if not math.isfinite(total):
-        return "unknown"
     for size, name in ((86_400, "days"), (3600, "h"), (60, "min")):
         if total >= (2 * size if name == "days" else size):
             return f"{total / size:.1f} {name}" if name != "min" else f"{total / size:.0f} min"

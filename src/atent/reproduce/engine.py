@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from atent.errors import Interrupted, UserError
 from atent.progress import progress, stop_requests
@@ -103,10 +104,7 @@ def _run_here(todo: Sequence[Job], say: Say) -> dict[str, str]:
 
 
 def _run_alone(todo: Sequence[Job], processes: int, say: Say) -> dict[str, str]:
-    server = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(server)
-    if server == "forkserver":  # imports torch once; its processes start in milliseconds
-        context.set_forkserver_preload(["atent.reproduce.work"])
+    context = start_method()
     waiting, failed = list(todo), dict[str, str]()
     running: dict[BaseProcess, tuple[Job, float]] = {}
     with stop_requests() as stop, progress("reproduce", len(todo), "networks") as show:
@@ -133,6 +131,15 @@ def _run_alone(todo: Sequence[Job], processes: int, say: Say) -> dict[str, str]:
                 say(f"{job.network}: {'failed' if process.exitcode else 'done'}, {time.monotonic() - began:.0f} s")
                 show(len(todo) - len(waiting) - len(running), ", ".join(job.network for job, _ in running.values()))
     return failed
+
+
+def start_method() -> Any:
+    """How processes start: from a server that imported torch once; on Windows each imports it."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["atent.reproduce.work", "torch._dynamo"])  # the first optimizer imports the latter
+    return context
 
 
 def _log(job: Job) -> Path:

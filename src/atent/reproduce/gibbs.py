@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atent.ascent import ascend, last
 from atent.randomness import derive
-from atent.reproduce.style import BLUE, DARK, ORANGE, PALE_BLUE, new_figure, save
+from atent.reproduce.style import BLUE, DARK, ORANGE, PALE_BLUE, drawing
 from atent.threat import Threat
 
 X, PULL = 0.4, 20.0
@@ -50,25 +50,25 @@ def sample(temperature: float, chains: int = CHAINS, steps: int = STEPS) -> NDAr
 
 
 def draw(path: Path) -> None:
-    figure, grid = new_figure(1, 1 + len(TEMPERATURES), (10, 3.2), width_ratios=(1.15, 1, 1, 1))
-    at = np.linspace(*RANGE, 600)
-    height = loss(torch.from_numpy(at)).numpy()
-    first, *others = grid[0]
-    first.plot(at, height, color=DARK, label="loss L(x')")
-    first.plot(at, height - PULL / 2 * (at - X) ** 2, color=BLUE, ls="--", label="L(x') - pull/2 (x' - x)$^2$")
-    first.set(ylim=(-1.1, 1.5), xlabel="x'", title="loss, and what\nthe chain climbs")
-    facts = []
-    for axes, temperature in zip(others, TEMPERATURES, strict=True):
-        ends = sample(temperature)
-        axes.hist(ends, bins=np.linspace(*RANGE, 86), density=True, color=PALE_BLUE, label="ends of chains")
-        axes.plot(at, density(temperature, at), color=BLUE, label="Gibbs density")
-        mean = float(loss(torch.from_numpy(ends)).mean())
-        axes.set(xlabel="x'", yticks=[], title=f"temperature {temperature:g}\nmean loss {mean:.2f}")
-        axes.spines["left"].set_visible(False)
-        facts.append(f"temperature {temperature:g}: mean loss of {CHAINS:,} chains {mean:.4f}")
-    handles = [*first.get_legend_handles_labels()[0], *others[0].get_legend_handles_labels()[0]]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=10)
-    for axes in grid[0]:
-        axes.axvline(X, color=ORANGE, lw=1.2, ls=":")
-        axes.set_xticks([0, X, 1], ["0", "x", "1"])
-    save(figure, path, f"Loss, Gibbs density and chain samples around x = {X}. {'; '.join(facts)}.")
+    with drawing(path, 1, 1 + len(TEMPERATURES), (10, 3.2), width_ratios=(1.15, 1, 1, 1)) as (figure, grid, words):
+        words.append(f"Loss, Gibbs density and ends of {CHAINS:,} chains around x = {X}.")
+        first, *others = grid[0]
+        at = np.linspace(*RANGE, 600)
+        height = loss(torch.from_numpy(at)).numpy()
+        first.plot(at, height, color=DARK, label="loss L(x')")
+        first.plot(at, height - PULL / 2 * (at - X) ** 2, color=BLUE, ls="--", label="L(x') - pull/2 (x' - x)$^2$")
+        first.set(ylim=(-1.1, 1.5), title="loss, and what\nthe chain climbs")
+        for axes, temperature in zip(others, TEMPERATURES, strict=True):
+            ends = sample(temperature)
+            axes.hist(ends, bins=np.linspace(*RANGE, 86), density=True, color=PALE_BLUE, label="ends of chains")
+            axes.plot(at, density(temperature, at), color=BLUE, label="Gibbs density")
+            mean = float(loss(torch.from_numpy(ends)).mean())
+            axes.set(yticks=[], title=f"temperature {temperature:g}\nmean loss {mean:.2f}")
+            axes.spines["left"].set_visible(False)
+            words.append(f"Temperature {temperature:g}: mean loss {mean:.4f}.")
+        for axes in grid[0]:
+            axes.axvline(X, color=ORANGE, lw=1.2, ls=":")
+            axes.set_xticks([0, X, 1], ["0", "x", "1"])
+            axes.set_xlabel("x'")
+        handles = [*first.get_legend_handles_labels()[0], *others[0].get_legend_handles_labels()[0]]
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=10)

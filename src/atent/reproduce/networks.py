@@ -117,8 +117,8 @@ NETWORKS: dict[str, Network] = {
 # Data that a recipe names, and what takes their place at `smoke`; `pair` is two digits of the other.
 STAND_INS = {"mnist": "mnist-small", "cifar10": "patches", "pair": "pair-small"}
 MADE = ("patches", "pair", "pair-small")  # by `images`, as DATA/NAME.npz
-_SMOKE: Changes = {"epochs": 1, "batch": 50, "monitor_examples": 8, "monitor.steps": 2, "schedule.milestones": []}
-_SMOKE_HELD_OUT = {"mnist-small": 5900, "patches": 20, "pair-small": 0.8}
+_SMOKE: Changes = {"epochs": 2, "batch": 25, "monitor_examples": 10, "monitor.steps": 2, "schedule.milestones": []}
+_SMOKE_HELD_OUT = {"mnist-small": 5600, "patches": 20, "pair-small": 0.8}
 _SMOKE_SEARCH: Changes = {"defense.steps": 2, "defense.step": None, "defense.reach": 1.5}
 
 

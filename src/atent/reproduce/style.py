@@ -1,6 +1,8 @@
 """One style for all figures: readable in grey, SVG and PNG, the same bytes for the same numbers. Needs matplotlib."""
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 DARK, BLUE, ORANGE = "#222222", "#0b3c8c", "#c4661f"  # orange is the lighter one in grey
 PALE_BLUE, PALE_ORANGE = "#9db7de", "#f6e3d3"
 DOTS = 200  # of the PNG, per inch
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "atent",
     "svg.fonttype": "none",
     "font.size": 11,
@@ -25,23 +27,29 @@ _SETTINGS = {
 }
 
 
-def new_figure(rows: int, columns: int, size: tuple[float, float], **more: Any) -> "tuple[Figure, Any]":
-    """A figure with a grid of axes, as an array of two dimensions; a UserError without matplotlib."""
+@contextmanager
+def drawing(
+    path: Path, rows: int, columns: int, size: tuple[float, float], **more: Any
+) -> "Iterator[tuple[Figure, Any, list[str]]]":
+    """Draw and save `path`.svg and `path`.png: yields the figure, its axes as an array of two dimensions, and a list.
+
+    What is added to the list is what the figure shows, in words; the SVG carries it. A UserError without matplotlib.
+    """
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError("figures need matplotlib; it is in the extra `report`: pip install 'atent[report]'") from None
-    mpl.rcParams.update(_SETTINGS)
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False, **more)
-
-
-def save(figure: "Figure", path: Path, description: str) -> None:
-    """Write `path`.svg and `path`.png; the SVG carries the description."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    metadata = {"svg": {"Date": None, "Title": path.name, "Description": description}, "png": {"Software": None}}
-    for end, about in metadata.items():
-        content = io.BytesIO()
-        figure.savefig(content, format=end, dpi=DOTS, metadata=about)
-        write_atomically(path.with_suffix(f".{end}"), content.getvalue())
+    with mpl.rc_context(_SETTINGS):
+        figure = Figure(figsize=size, layout="constrained")
+        words: list[str] = []
+        yield figure, figure.subplots(rows, columns, squeeze=False, **more), words
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {
+            "svg": {"Date": None, "Title": path.name, "Description": " ".join(words)},
+            "png": {"Software": None},
+        }
+        for end, about in metadata.items():
+            content = io.BytesIO()
+            figure.savefig(content, format=end, dpi=DOTS, metadata=about)
+            write_atomically(path.with_suffix(f".{end}"), content.getvalue())

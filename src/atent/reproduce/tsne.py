@@ -11,7 +11,7 @@ Array = NDArray[np.float64]
 
 def squared_distances(x: Array) -> Array:
     squares = (x**2).sum(1)
-    return np.maximum(squares[:, None] + squares[None] - 2 * x @ x.T, 0.0)
+    return np.asarray(np.maximum(squares[:, None] + squares[None] - 2 * x @ x.T, 0.0))
 
 
 def affinities(x: Array, perplexity: float) -> Array:
@@ -63,4 +63,4 @@ def embed(x: Array, perplexity: float = 30.0, iterations: int = 500) -> Array:
         gain = np.where(np.sign(slope) == np.sign(move), np.maximum(0.8 * gain, 0.01), gain + 0.2)
         move = (0.5 if early else 0.8) * move - rate * gain * slope
         z = z + move
-    return z - z.mean(0)
+    return np.asarray(z - z.mean(0))
