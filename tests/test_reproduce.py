@@ -9,51 +9,36 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from atent.models import Shape
+from atent.reproduce import curves, gibbs, regions
 from atent.reproduce.appendix import FIGURES, NAMES, TABLES
 from atent.reproduce.costs import flops_per_pass, measure_passes, training_passes, words
-from atent.reproduce.document import latex, markdown
-from atent.reproduce.engine import Place, jobs, run, start_method
-from atent.reproduce.figures import draw_figure
+from atent.reproduce.document import markdown
+from atent.reproduce.engine import jobs, run, start_method
 from atent.reproduce.found import number
 from atent.reproduce.networks import MADE, NETWORKS, THREE_LAYERS_SEARCH, recipe_at
-from atent.reproduce.plan import BUDGETS, BudgetName, Measure, Network, Row, Table
+from atent.reproduce.plan import BUDGETS, BudgetName, Figure, Measure, Network, Row
+from atent.reproduce.tsne import affinities, conditional, embed, gradient, squared_distances
 from atent.reproduce.work import work
 from atent.storage.files import read_rows
 from atent.storage.run import Run
+from short_table import SHORT, make_short_table, short_place
 from test_cli import assert_refused, atent
 from toys import SHARED, needs_shared
 
 ROWS = [row for parts in TABLES.values() for table in parts for row in table.rows]
 DRAWN = [row for figure in FIGURES.values() for row in figure.rows]
-# Two networks of Figure 1, three layers for two digits: seconds.
-SHORT = Table(
-    "Short",
-    ("clean", "PGD-40", "strong"),
-    tuple(replace(row, cells={**row.cells, "strong": Measure("strong")}) for row in FIGURES["figure1"].rows[::3]),
-    ("A note with 5 % & a_b.",),
-)
 ALWAYS_NEW = (".md", ".tex", ".log", ".lock")  # tables, output and locks
-
-
-def short_place(home: Path) -> Place:
-    return Place(home, "smoke", checkpoint_batches=1)
-
-
-def short(home: Path) -> None:
-    """The short table, done in this process."""
-    place = short_place(home)
-    assert run(jobs(place, SHORT.rows), 1, lambda _: None) == {}
-    (home / "short.md").write_text(markdown([SHORT], place), encoding="utf-8")
-    (home / "short.tex").write_text(latex([SHORT], place), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("short")
-    short(home)
+    make_short_table(home)
     return home
 
 
@@ -96,7 +81,7 @@ def test_the_numbers_of_the_paper_are_those_that_it_prints(name: str, label: str
     lines = [set(re.findall(r"\d+\.\d+", line)) for line in re.split(r"\\hline|\\\\", body)]
     for row in (row for table in TABLES[name] for row in table.rows if row.paper and not row.curve):
         ours = {f"{value:.2f}" for value in row.paper.values()}
-        printed = [{f"{float(number):.2f}" for number in line} for line in lines]
+        printed = [{f"{float(text):.2f}" for text in line} for line in lines]
         if name == "table3":
             printed = [set[str]().union(*printed)]
         assert any(ours <= line for line in printed), row.label
@@ -135,15 +120,10 @@ def test_numbers_are_those_of_the_rows(done: Path) -> None:
         assert strong is not None
         assert strong.low <= strong.value <= strong.high <= clean.value
         # Other settings, another radius and more images are other measures.
-        for other in ({"attack": {"name": "pgd", "steps": 3}}, {"threat": "linf:0.2"}, {"images": 11}):
-            assert (
-                engine.number(
-                    replace(row.cells["PGD-40"].at("smoke"), **other),  # type: ignore[arg-type]
-                    place.recipe(row.network),
-                    place.folders(row),
-                )
-                is None
-            )
+        measure, recipe, folders = row.cells["PGD-40"].at("smoke"), place.recipe(row.network), place.folders(row)
+        others = (replace(measure, attack={"name": "pgd", "steps": 3}), replace(measure, threat="linf:0.2"))
+        assert {number(one, recipe, folders) for one in (*others, replace(measure, images=11))} == {None}
+        assert number(measure, recipe, folders) == found
 
 
 def test_tables_have_all_numbers_and_the_notes(done: Path) -> None:
@@ -205,11 +185,11 @@ def test_killed_at_random_moments_it_resumes_and_gives_the_same_tables(done: Pat
     context = start_method()
     moments, kept, kills = random.Random(0), dict[str, tuple[int, int]](), 0
     while True:
-        process = context.Process(target=short, args=(tmp_path,))
+        process = context.Process(target=make_short_table, args=(tmp_path,))
         process.start()
         while not (tmp_path / "pair-standard").exists():
             time.sleep(0.01)
-        process.join(moments.uniform(0, 0.7) if kills < 4 else None)
+        process.join(moments.uniform(0, 0.7) if kills < 3 else None)
         if process.exitcode is not None:
             break
         assert process.pid is not None
@@ -249,16 +229,50 @@ def test_costs_count_passes(tmp_path: Path) -> None:
     assert [words(t) for t in (5, 90, 5400, 3 * 86_400)] == ["5 s", "2 min", "1.5 h", "3.0 days"]
 
 
-def test_figures_are_drawn_from_what_is_there_and_always_alike(done: Path, tmp_path: Path) -> None:
-    place = Place(tmp_path, "smoke", reuse=tuple(done / row.network for row in SHORT.rows))
-    assert run(jobs(place, DRAWN[:4], drawn=[row.network for row in DRAWN[:4]]), 1, lambda _: None) == {}
-    path = draw_figure("figure1", place)
-    before = [path.with_suffix(end).read_bytes() for end in (".svg", ".png")]
-    draw_figure("figure1", place)
-    assert before == [path.with_suffix(end).read_bytes() for end in (".svg", ".png")]
-    clean = place.number(DRAWN[0], DRAWN[0].cells["clean"])
+def test_figures_show_what_is_there_and_are_always_alike(done: Path, tmp_path: Path) -> None:
+    place, row = short_place(done), SHORT.rows[0]
+    clean, history = place.number(row, row.cells["clean"]), Run(done / row.network).history()
     assert clean is not None
-    assert f"SGD: clean {clean.value:.1f}".encode() in before[0]
+    regions.draw(Figure("Regions", SHORT.rows), place, tmp_path / "regions")
+    assert f"SGD: clean {clean.value:.1f}" in (tmp_path / "regions.svg").read_text(encoding="utf-8")
+    drawn = []
+    for name in ("one", "two"):
+        curves.draw(Figure("Curves", (row,)), place, tmp_path / name / "curves")
+        drawn.append([(tmp_path / name / f"curves.{end}").read_bytes() for end in ("svg", "png")])
+    assert drawn[0] == drawn[1]
+    assert f"held-out, clean {100 * history[-1]['clean']:.2f}".encode() in drawn[0][0]
+
+
+def test_t_sne_keeps_its_definition() -> None:
+    """Each point has the perplexity asked for, the gradient is the slope of the loss, clusters stay together."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(40, 5)) + 30 * (np.arange(40) % 2)[:, None]
+    p = affinities(x, 8.0)
+    assert p.sum() == pytest.approx(1)
+    assert (p == p.T).all()
+    given = conditional(squared_distances(x), 8.0)
+    assert np.exp(-(given * np.log(given + 1e-300)).sum(1)) == pytest.approx(np.full(40, 8.0), rel=1e-3)
+    z = random.normal(size=(40, 2))
+    move = random.normal(size=z.shape)
+    rise = (gradient(p, z + 1e-5 * move)[0] - gradient(p, z - 1e-5 * move)[0]) / 2e-5
+    assert rise == pytest.approx(float((gradient(p, z)[1] * move).sum()), rel=1e-5)
+    layout = embed(x, 8.0)
+    assert gradient(p, layout)[0] < gradient(p, z)[0] / 2
+    near = squared_distances(layout)
+    np.fill_diagonal(near, np.inf)
+    assert (near.argmin(1) % 2 == np.arange(40) % 2).all()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.2])
+def test_the_chains_of_figure_2_have_the_density_drawn_next_to_them(temperature: float) -> None:
+    """Mean loss of the ends against quadrature of the density, within four standard errors and the step's bias."""
+    at = np.linspace(-2, 3, 4001)
+    height = gibbs.loss(torch.from_numpy(at)).numpy()
+    law = gibbs.density(temperature, at)
+    mean = np.trapezoid(law * height, at)
+    spread = math.sqrt(np.trapezoid(law * height**2, at) - mean**2)
+    ends = gibbs.loss(torch.from_numpy(gibbs.sample(temperature, chains=1000, steps=1000))).numpy()
+    assert ends.mean() == pytest.approx(mean, abs=4 * spread / math.sqrt(1000) + 0.01)
 
 
 def test_status_and_bad_input(

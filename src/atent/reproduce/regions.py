@@ -54,7 +54,7 @@ def draw(figure: Figure, place: Place, path: Path) -> None:
                 name = target.images.classes[label]
                 axes.scatter(*places.T, s=22, marker=marker, color=color, edgecolors="white", lw=0.4, label=name)
             axes.scatter(*layout[own][wrong].T, s=26, marker="x", color=DARK, lw=1.3, label="attacked, misclassified")
-            clean, robust = (place.number(row, measure) for measure in row.cells.values())
+            clean, robust, *_ = (place.number(row, measure) for measure in row.cells.values())
             numbers = f"clean {clean.value:.1f}, attacked {robust.value:.1f}" if clean and robust else "not measured"
             axes.set(title=f"{row.label}\n{numbers}", xticks=[], yticks=[])
             words.append(f"{row.label}: {numbers}.")

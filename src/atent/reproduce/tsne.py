@@ -15,25 +15,24 @@ def squared_distances(x: Array) -> Array:
 
 
 def affinities(x: Array, perplexity: float) -> Array:
-    """p_ij = (p_j|i + p_i|j) / 2n, where p_.|i is normal around x_i with the width that gives this perplexity."""
-    distance = squared_distances(x)
-    low, high = np.zeros(len(x)), np.full(len(x), np.inf)
+    """p_ij = (p_j|i + p_i|j) / 2n."""
+    p = conditional(squared_distances(x), perplexity)
+    return np.asarray((p + p.T) / (2 * len(x)))
+
+
+def conditional(distance: Array, perplexity: float) -> Array:
+    """p_j|i, proportional to exp(-beta_i |x_i - x_j|^2); beta_i is bisected until row i has this perplexity."""
+    low, high = np.zeros(len(distance)), np.full(len(distance), np.inf)
     beta = 1 / np.maximum(distance.mean(1), 1e-12)
     for _ in range(60):
-        p = _given(distance, beta)
-        entropy = -(p * np.log(np.maximum(p, 1e-300))).sum(1)
-        wide = entropy > np.log(perplexity)
+        exponent = -beta[:, None] * distance
+        np.fill_diagonal(exponent, -np.inf)
+        p = np.exp(exponent - exponent.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        wide = -(p * np.log(np.maximum(p, 1e-300))).sum(1) > np.log(perplexity)
         low, high = np.where(wide, beta, low), np.where(wide, high, beta)
-        beta = np.where(np.isinf(high), 2 * beta, (low + high) / 2)
-    return (p + p.T) / (2 * len(x))
-
-
-def _given(distance: Array, beta: Array) -> Array:
-    """The conditional probabilities p_j|i, row by row; p_i|i is 0."""
-    exponent = -beta[:, None] * distance
-    np.fill_diagonal(exponent, -np.inf)
-    p = np.exp(exponent - exponent.max(1, keepdims=True))
-    return np.asarray(p / p.sum(1, keepdims=True))
+        beta = np.where(np.isinf(high), 2 * beta, (low + np.where(np.isinf(high), low, high)) / 2)
+    return np.asarray(p)
 
 
 def gradient(p: Array, z: Array) -> tuple[float, Array]:
