@@ -32,6 +32,8 @@ from toys import SHARED, needs_shared
 
 ROWS = [row for parts in TABLES.values() for table in parts for row in table.rows]
 DRAWN = [row for figure in FIGURES.values() for row in figure.rows]
+ROOT = Path(__file__).parents[1]
+NUMBER = re.compile(r"\d+\.\d+ (?:\[\d+\.\d+, \d+\.\d+\]|\+- \d+\.\d+)")
 ALWAYS_NEW = (".md", ".tex", ".log", ".lock")  # tables, output and locks
 
 
@@ -288,3 +290,16 @@ def test_status_and_bad_input(
     assert "pair-atent" in shown
     assert "GPU-days at 10 TFLOP/s" in shown
     assert not Path("runs").exists()
+
+
+def test_the_page_on_the_paper_has_numbers_of_rows_only() -> None:
+    """Every accuracy with an interval or a deviation is in a table of these pages, which test_readme.py makes of rows."""
+    paper, *made = (
+        (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("paper", "results", "atent")
+    )
+    tables = "".join(
+        part for page in made for part in re.findall(r"made by `make readme` -->(.*?)<!-- end", page, re.S)
+    )
+    quoted = NUMBER.findall(" ".join(paper.split()))
+    assert len(quoted) > 10
+    assert set(quoted) <= set(NUMBER.findall(tables))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atent.cli.options import DataDir
+from atent.cli.options import DataDir, Device
 from atent.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def reproduce(
             help="A run folder: used instead of a training with the same recipe, and for its rows. Repeatable."
         ),
     ] = None,
+    device: Device = "cpu",
     processes: Annotated[int, typer.Option(help="Networks at a time, one thread each.", min=1)] = 2,
     status: Annotated[bool, typer.Option("--status", help="Print what is there and what the rest will take.")] = False,
 ) -> None:
@@ -39,6 +40,7 @@ def reproduce(
     LaTeX and written to OUT/BUDGET, with the paper's numbers and where these do not stand. For example:
     `atent reproduce table2 --budget cpu --status`
     """
+    from atent.machine import pick_device
     from atent.reproduce.appendix import FIGURES, NAMES, TABLES
     from atent.reproduce.engine import Place, jobs, run
     from atent.reproduce.figures import draw_figure
@@ -52,7 +54,8 @@ def reproduce(
         if not (folder / "recipe.json").is_file():
             raise UserError(f"--reuse {folder}: no recipe.json there; allowed: folders of atent train")
     names = NAMES if name == "all" else (name,)
-    place = Place(out / budget, budget, data_dir, tuple(reuse or []))
+    pick_device(device)  # refuses one that is not there before any work
+    place = Place(out / budget, budget, data_dir, tuple(reuse or []), device)
     tables = [table for key in names for table in TABLES.get(key, ())]
     drawn = [row for key in names if key in FIGURES for row in FIGURES[key].rows]
     rows = [*(row for table in tables for row in table.rows_at(place.budget)), *drawn]

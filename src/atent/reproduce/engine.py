@@ -29,6 +29,7 @@ class Place:
     budget: BudgetName
     data_dir: Path | None = None
     reuse: tuple[Path, ...] = ()
+    device: str = "cpu"
     checkpoint_batches: int | None = None
 
     def recipe(self, network: str) -> Recipe:

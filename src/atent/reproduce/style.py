@@ -17,7 +17,6 @@ PALE_BLUE, PALE_ORANGE = "#9db7de", "#f6e3d3"
 DOTS = 200  # of the PNG, per inch
 _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "atent",
-    "svg.fonttype": "none",
     "font.size": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,

@@ -17,7 +17,7 @@ from atent.evaluation.estimate import estimate_target
 from atent.evaluation.sampling import Goal
 from atent.evaluation.suites import Choice
 from atent.evaluation.target import Target, every_image, open_target, smooth_target
-from atent.machine import prepare
+from atent.machine import pick_device, prepare
 from atent.models import is_users
 from atent.recipe import Recipe
 from atent.reproduce.networks import MADE, recipe_at
@@ -44,6 +44,7 @@ class Job:
     trained: Path | None
     start: Path | None
     missing: tuple[tuple[Row, Measure], ...]
+    device: str = "cpu"
     checkpoint_batches: int | None = None
 
 
@@ -56,37 +57,40 @@ def work(job: Job) -> None:
     folder = job.trained
     if folder is None:
         folder = job.home / job.network
-        fit(recipe, folder, data_dir=job.data_dir, how=TrainingOptions(checkpoint_batches=job.checkpoint_batches))
+        how = TrainingOptions(pick_device(job.device), checkpoint_batches=job.checkpoint_batches)
+        fit(recipe, folder, data_dir=job.data_dir, how=how)
     for row, measure in job.missing:
         weights = folder if row.weights == "best" else Run(folder).last
-        take(measure, weights, recipe, job.home / row.folder, job.data_dir)
+        take(measure, weights, recipe, job.home / row.folder, job.data_dir, job.device)
 
 
-def take(measure: Measure, weights: Path, recipe: Recipe, out: Path, data_dir: Path | None) -> None:
+def take(
+    measure: Measure, weights: Path, recipe: Recipe, out: Path, data_dir: Path | None, device: str = "cpu"
+) -> None:
     """Measure a network; the rows are written to `out`, and those that are there are kept."""
     own = recipe.model if is_users(recipe.model) else None
-    target = open_target(weights, model=own, data=recipe.data, data_dir=data_dir)
+    target = open_target(weights, model=own, data=recipe.data, data_dir=data_dir, device=device)
     if measure.kind == "certified":
-        _certify(target, measure, out)
+        _certify(target, measure, out, device)
         return
     target = smooth_target(every_image(target, 1, measure.images and min(measure.images, len(target.images))))
     threat = Threat.parse(measure.threat or recipe.threat)
     if measure.kind == "strong":
         (phases,) = Choice("strong", {}, None).phases(target, [threat])
-        estimate_target(target, phases, Goal(measure.within), out)
+        estimate_target(target, phases, Goal(measure.within), out, device=device)
     else:
         settings = dict(measure.attack)
         (planned,) = Choice(None, settings, make_attack(settings)).plan(target, [threat])
-        attack_target(target, planned, out)
+        attack_target(target, planned, out, device=device)
 
 
-def _certify(target: Target, measure: Measure, out: Path) -> None:
+def _certify(target: Target, measure: Measure, out: Path, device: str) -> None:
     count = measure.images or len(target.images)
     every = max(len(target.images) // count, 1)
     found = every_image(target, every, count)
     goals = named_radii([0.0], [measure.covers], prod(target.images.shape.image))
     how = Smoothing(**measure.attack, radii=tuple(radius for radius, _ in goals))
-    certify_target(found, how, goals, out, every=every)
+    certify_target(found, how, goals, out, every=every, device=device)
 
 
 def work_alone(job: Job, log: Path) -> None:
