@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from atent.data.dataset import load
 from atent.models import Shape
 from atent.reproduce import curves, gibbs, regions
 from atent.reproduce.appendix import FIGURES, NAMES, TABLES
@@ -20,8 +21,9 @@ from atent.reproduce.costs import flops_per_pass, measure_passes, training_passe
 from atent.reproduce.document import markdown
 from atent.reproduce.engine import jobs, run, start_method
 from atent.reproduce.found import number
-from atent.reproduce.networks import MADE, NETWORKS, THREE_LAYERS_SEARCH, recipe_at
+from atent.reproduce.networks import MADE, NETWORKS, SIZES, THREE_LAYERS_SEARCH, recipe_at
 from atent.reproduce.plan import BUDGETS, BudgetName, Figure, Measure, Network, Row
+from atent.reproduce.stand_ins import make_data
 from atent.reproduce.tsne import affinities, conditional, embed, gradient, squared_distances
 from atent.reproduce.work import work
 from atent.storage.files import read_rows
@@ -124,7 +126,8 @@ def test_numbers_are_those_of_the_rows(done: Path) -> None:
         # Other settings, another radius and more images are other measures.
         measure, recipe, folders = row.cells["PGD-40"].at("smoke"), place.recipe(row.network), place.folders(row)
         others = (replace(measure, attack={"name": "pgd", "steps": 3}), replace(measure, threat="linf:0.2"))
-        assert {number(one, recipe, folders) for one in (*others, replace(measure, images=11))} == {None}
+        sizes = (replace(measure, images=11), replace(measure, images=None))
+        assert {number(one, recipe, folders) for one in (*others, *sizes)} == {None}
         assert number(measure, recipe, folders) == found
 
 
@@ -219,6 +222,14 @@ def test_two_processes_give_the_same_tables_and_report_a_failure(done: Path, tmp
     assert markdown([first], place) == markdown([first], short_place(done))
 
 
+def test_data_have_the_sizes_that_are_assumed(done: Path, tmp_path: Path) -> None:
+    make_data(tmp_path / "patches.npz", None)
+    for path in (tmp_path / "patches.npz", done / "data" / "pair-small.npz"):
+        train, test = (load(str(path), split) for split in ("train", "test"))
+        assert (len(train), len(test), test.shape) == SIZES[path.stem]
+    assert {path.stem for path in (done / "data").iterdir()} == {"pair-small"}
+
+
 def test_costs_count_passes(tmp_path: Path) -> None:
     """By hand: ten steps and a last pass; LeNet5's multiplications; a sample of 550 images."""
     recipe = recipe_at("mnist-linf-pgd-at", "cpu", tmp_path)
@@ -293,7 +304,7 @@ def test_status_and_bad_input(
 
 
 def test_the_page_on_the_paper_has_numbers_of_rows_only() -> None:
-    """Every accuracy with an interval or a deviation is in a table of these pages, which test_readme.py makes of rows."""
+    """Every accuracy with an interval or a deviation is in a table that test_readme.py makes of rows."""
     paper, *made = (
         (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("paper", "results", "atent")
     )

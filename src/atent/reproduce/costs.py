@@ -11,19 +11,9 @@ from atent.defenses.cost import passes_per_image
 from atent.models import Shape
 from atent.models.build import build_model
 from atent.recipe import Recipe
-from atent.reproduce.networks import MADE
+from atent.reproduce.networks import size_of
 from atent.reproduce.plan import Measure
 
-# Images of the training set, images of the test set, shape.
-GREY, COLOUR = (1, 28, 28), (3, 32, 32)
-SIZES: dict[str, tuple[int, int, Shape]] = {
-    "mnist": (60_000, 10_000, Shape(GREY, 10)),
-    "mnist-small": (6000, 2000, Shape(GREY, 10)),
-    "cifar10": (50_000, 10_000, Shape(COLOUR, 10)),
-    "patches": (120, 30, Shape(COLOUR, 10)),
-    "pair": (11_272, 1866, Shape(GREY, 2)),
-    "pair-small": (1127, 373, Shape(GREY, 2)),
-}
 GPU = 1e13  # stated, not measured: floating-point operations per second of one GPU in training
 # A pass is a forward and a backward one; a forward one alone is a third of it. Of `strong`: the first phase, the images
 # drawn for +- 1 point, and the passes of one (5,000 queries, 780 passes of APGD), as in results/trades-authors.
@@ -32,14 +22,9 @@ SMOOTHED_DRAWS, CERTIFIED_DRAWS = 16, 48_000
 DEEPFOOL_STEPS = 5  # most images need no more
 
 
-def size_of(recipe: Recipe) -> tuple[int, int, Shape]:
-    name = recipe.data.rpartition("/")[2].removesuffix(".npz")
-    return SIZES[name if name in MADE else recipe.data]
-
-
 def training_passes(recipe: Recipe, epochs: int | None = None) -> float:
     """The passes of so many epochs (default: all), without the monitor."""
-    images, _, _ = size_of(recipe)
+    images = size_of(recipe).train
     held = recipe.validation if isinstance(recipe.validation, int) else round(recipe.validation * images)
     step = passes_per_image(recipe.methods.defense, recipe.make_threat())
     several = recipe.optimizer.get("steps", 1)  # Entropy-SGD
@@ -49,8 +34,8 @@ def training_passes(recipe: Recipe, epochs: int | None = None) -> float:
 
 def measure_passes(measure: Measure, recipe: Recipe) -> float:
     """An upper bound of the passes of a measure; `strong` and certificates as in earlier ones."""
-    whole = size_of(recipe)[1]
-    images = min(measure.images or whole, whole)
+    whole = size_of(recipe).test
+    images = measure.images or whole
     if measure.kind == "certified":
         return images * int(min(measure.attack["n"], CERTIFIED_DRAWS)) / 3  # without backward passes
     if measure.kind == "strong":
@@ -93,7 +78,7 @@ def flops_per_pass(model: str, shape: Shape) -> float:
 
 def seconds(passes: float, recipe: Recipe, on_gpu: bool) -> float:
     """The time of so many passes of the recipe's network: on a GPU of the stated rate, or measured on one core."""
-    shape = size_of(recipe)[2]
+    shape = size_of(recipe).shape
     return passes * (flops_per_pass(recipe.model, shape) / GPU if on_gpu else seconds_per_pass(recipe.model, shape))
 
 

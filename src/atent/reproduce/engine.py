@@ -67,9 +67,8 @@ class Place:
             return None
         start = NETWORKS[network].start
         begin = self.trained(start) if start else None
-        return Job(
-            network, self.budget, self.home, self.data_dir, trained, begin, tuple(missing), self.checkpoint_batches
-        )
+        where = (network, self.budget, self.home, self.data_dir)
+        return Job(*where, trained, begin, tuple(missing), self.device, self.checkpoint_batches)
 
 
 def jobs(place: Place, rows: Iterable[Row], *, drawn: Iterable[str] = ()) -> list[Job]:

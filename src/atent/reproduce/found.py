@@ -11,6 +11,7 @@ from atent.evaluation.sampling import Goal, Law
 from atent.evaluation.suites import FIRST
 from atent.methods import completed, written_out
 from atent.recipe import Recipe, recipe_of
+from atent.reproduce.networks import size_of
 from atent.reproduce.plan import Measure
 from atent.storage.certificates import certified
 from atent.storage.row_file import finished_files
@@ -40,9 +41,10 @@ def number(measure: Measure, recipe: Recipe, folders: Sequence[Path]) -> Number 
     if measure.kind == "certified":
         return _certified(measure, folders)
     threat = Threat.parse(measure.threat or recipe.threat)
+    images = measure.images or size_of(recipe).test
     if measure.kind == "strong":
-        return _estimated(measure, threat, folders)
-    rows = _rows(dict(measure.attack), threat, measure.images, folders)
+        return _estimated(measure.within, threat, images, folders)
+    rows = _rows(dict(measure.attack), threat, images, folders)
     return _number(robust_rate(rows), len(rows)) if rows else None
 
 
@@ -56,18 +58,18 @@ def _attacks(folders: Iterable[Path]) -> Iterator[Content[Row]]:
             yield found
 
 
-def _rows(settings: dict[str, Any], threat: Threat, images: int | None, folders: Sequence[Path]) -> list[Row]:
-    """The rows of an attack with these settings on so many images (None: the most there are)."""
+def _rows(settings: dict[str, Any], threat: Threat, images: int, folders: Sequence[Path]) -> list[Row]:
+    """The rows of an attack with these settings on so many images; none if they are not there."""
     attack = make_attack(settings)
     ours = written_out(settings, attack)
-    fitting = [
+    fitting = (
         found.rows
         for found in _attacks(folders)
-        if completed(found.header.get("attack", {}), ours, attack) == _as_read(ours)
+        if len(found.rows) == images
+        and completed(found.header.get("attack", {}), ours, attack) == _as_read(ours)
         and Threat.parse(found.header["threat"]) == threat
-        and images in (None, len(found.rows))
-    ]
-    return max(fitting, key=len, default=[])
+    )
+    return next(fitting, [])
 
 
 def _as_read(value: Any) -> Any:
@@ -77,12 +79,12 @@ def _as_read(value: Any) -> Any:
     return [_as_read(inside) for inside in value] if isinstance(value, list | tuple) else value
 
 
-def _estimated(measure: Measure, threat: Threat, folders: Sequence[Path]) -> Number | None:
+def _estimated(within: float, threat: Threat, images: int, folders: Sequence[Path]) -> Number | None:
     """The estimate by `strong`. Where the first phase settles it there is no sample, and its rows give the interval."""
-    first = _rows({"name": "cascade", "attacks": [FIRST]}, threat, measure.images, folders)
+    first = _rows({"name": "cascade", "attacks": [FIRST]}, threat, images, folders)
     if not first:
         return None
-    goal, survivors = Goal(measure.within), sum(row["robust"] for row in first)
+    goal, survivors = Goal(within), sum(row["robust"] for row in first)
     found = [Law(len(first), survivors, DRAWN, USUAL).estimate([])]
     found += [
         one.estimate
