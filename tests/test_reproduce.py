@@ -141,6 +141,10 @@ def test_tables_have_all_numbers_and_the_notes(done: Path) -> None:
     assert "- A note with 5 % & a_b." in shown
     assert r"A note with 5 \% \& a\_b." in typeset
     assert typeset.count("{") == typeset.count("}")
+    curve = replace(SHORT, rows=(replace(SHORT.rows[0], curve=((1.0, 2.0), (3.0, 4.0), (5.0, 6.0))),))
+    epoch = Run(done / SHORT.rows[0].network).history()[1]
+    assert re.search(rf"\| 2 \| {100 * epoch['clean']:.2f} \[.*\] \| 3.00 \|", markdown([curve], place))
+    assert "| 3 | not measured | 5.00 | not measured | 6.00 |" in markdown([curve], place)
     missing = markdown([SHORT], short_place(done / "nothing"))
     assert missing.count("not measured") == 6
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from atent.reproduce.engine import Place
 from atent.reproduce.plan import Row, Table
+from atent.storage.rows import rate_of
 from atent.storage.run import Run
 
 MISSING = "not measured"
@@ -50,14 +51,15 @@ def _curve(row: Row, place: Place) -> str:
     run = place.trained(row.network, weights=False) or place.home / row.network
     history = Run(run).history()
     lines = [
-        f"{row.label}: the authors' accuracies on the test set, ours on held-out images.",
+        f"{row.label}, per epoch: the authors' on the test set, PGD-20 with the paper's step; ours on held-out images, "
+        "PGD-20 with steps of 2.5 eps / 20.",
         "",
         "| epoch | clean: ours | authors' | PGD-20: ours | authors' |",
         "|---:|---:|---:|---:|---:|",
     ]
     for epoch, (clean, robust) in enumerate(row.curve):
         ours = history[epoch] if epoch < len(history) else {}
-        mine = [f"{100 * ours[key]:.2f}" if key in ours else MISSING for key in ("clean", "robust")]
+        mine = [str(rate_of(ours[key], ours["examples"])) if key in ours else MISSING for key in ("clean", "robust")]
         lines.append(f"| {epoch + 1} | {mine[0]} | {clean:.2f} | {mine[1]} | {robust:.2f} |")
     return "\n".join(lines)
 
