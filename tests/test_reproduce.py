@@ -41,7 +41,7 @@ ALWAYS_NEW = (".md", ".tex", ".log", ".lock")  # tables, output and locks
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("short")
+    home = tmp_path_factory.mktemp("short") / "smoke"
     make_short_table(home)
     return home
 
@@ -290,6 +290,22 @@ def test_the_chains_of_figure_2_have_the_density_drawn_next_to_them(temperature:
     spread = math.sqrt(np.trapezoid(law * height**2, at) - mean**2)
     ends = gibbs.loss(torch.from_numpy(gibbs.sample(temperature, chains=1000, steps=1000))).numpy()
     assert ends.mean() == pytest.approx(mean, abs=4 * spread / math.sqrt(1000) + 0.01)
+
+
+def test_the_command_prints_and_writes_the_tables_and_names_what_failed(
+    done: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(TABLES, "table1", (SHORT,))
+    assert atent("reproduce", "table1", "--out", done.parent) == 0
+    shown = capsys.readouterr()
+    for end in ("md", "tex"):
+        assert (done / f"table1.{end}").read_bytes() == (done / f"short.{end}").read_bytes()
+        assert (done / f"short.{end}").read_text(encoding="utf-8") in shown.out
+    command = ("reproduce", "table1", "--budget", "cpu", "--out", done.parent, "--data-dir", done, "--processes", 1)
+    assert atent(*command) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: mnist: no file")
+    assert error.endswith("(pair-standard, pair-atent)")
 
 
 def test_status_and_bad_input(

@@ -57,9 +57,10 @@ def reproduce(
     pick_device(device)  # refuses one that is not there before any work
     place = Place(out / budget, budget, data_dir, tuple(reuse or []), device)
     tables = [table for key in names for table in TABLES.get(key, ())]
-    drawn = [row for key in names if key in FIGURES for row in FIGURES[key].rows]
-    rows = [*(row for table in tables for row in table.rows_at(place.budget)), *drawn]
-    todo = jobs(place, rows, drawn=[row.network for row in drawn])
+    figures = [FIGURES[key] for key in names if key in FIGURES]
+    rows = [row for table in tables for row in table.rows_at(place.budget)]
+    rows += [row for figure in figures for row in figure.rows]
+    todo = jobs(place, rows, drawn=[row.network for figure in figures if figure.weights for row in figure.rows])
     if status:
         _print_status(todo, place, processes)
         return
@@ -69,7 +70,8 @@ def reproduce(
         if key in FIGURES and not any(row.network in failed for row in FIGURES[key].rows):
             print(f"{FIGURES[key].title}: {draw_figure(key, place)}.svg, .png")
     if failed:
-        raise UserError("; ".join(f"{network}: {reason}" for network, reason in failed.items()))
+        reasons = {why: [name for name in failed if failed[name] == why] for why in failed.values()}
+        raise UserError("; ".join(f"{why} ({', '.join(networks)})" for why, networks in reasons.items()))
 
 
 def _print_status(todo: "Iterable[Job]", place: "Place", processes: int) -> None:

@@ -165,6 +165,7 @@ FIGURES: dict[str, Figure] = {
             Row(label, f"pair-{name}", {"clean": CLEAN, **PAIR})
             for label, name in (("SGD", "standard"), ("PGD-AT", "pgd-at"), ("TRADES", "trades"), ("ATENT", "atent"))
         ),
+        weights=True,
     ),
     "figure2": Figure("Loss, Gibbs density and samples of the chain in one dimension, at three temperatures"),
     "figure3": Figure("Training curves of ATENT", (Row("ATENT", "cifar10-linf-atent", {}),)),

@@ -106,8 +106,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure and the networks that it needs; those that it attacks have `cells`."""
+    """A figure, and rows of networks that it needs: their logs, their measures and, with `weights`, their weights."""
 
     title: str
     rows: tuple[Row, ...] = ()
-    notes: tuple[str, ...] = ()
+    weights: bool = False
