@@ -190,6 +190,7 @@ def finished(home: Path) -> dict[str, tuple[int, int]]:
     return {name: state for name, state in files(home).items() if name.partition("/")[0] not in left}
 
 
+@pytest.mark.timeout(400)
 def test_killed_at_random_moments_it_resumes_and_gives_the_same_tables(done: Path, tmp_path: Path) -> None:
     context = start_method()
     moments, kept, kills = random.Random(0), dict[str, tuple[int, int]](), 0
@@ -214,6 +215,7 @@ def test_killed_at_random_moments_it_resumes_and_gives_the_same_tables(done: Pat
         assert (tmp_path / f"short.{end}").read_bytes() == (done / f"short.{end}").read_bytes()
 
 
+@pytest.mark.timeout(400)
 def test_two_processes_give_the_same_tables_and_report_a_failure(done: Path, tmp_path: Path) -> None:
     (tmp_path / "pair-atent" / "recipe.json").mkdir(parents=True)  # this training cannot be written
     place = short_place(tmp_path)

@@ -19,7 +19,7 @@ from atent.reproduce.tsne import embed
 from atent.threat import Threat
 
 IMAGES = {"smoke": 20, "cpu": 120, "full": 120}
-NEIGHBOURS, GRID = 6, 160
+NEIGHBOURS, GRID = 6, 120
 HIDDEN = 100
 
 
