@@ -144,14 +144,18 @@ class Images:
         return x.to(memory_format=torch.channels_last), self.y[indices].to(device)
 
 
-def hold_out(images: Images, count: float | Literal["auto"], generator: torch.Generator) -> tuple[Images, Images]:
-    """Hold out `count` images, or this share of them if below 1; returns (training images, held-out images).
+def held_out_of(images: int, count: float | Literal["auto"]) -> int:
+    """How many of so many images to hold out: `count`, or this share of them if below 1.
 
-    "auto" is 5,000, of fewer than 50,000 images a tenth, at least one. The held-out images are spread over the classes
-    as evenly as possible.
+    "auto" is 5,000, of fewer than 50,000 images a tenth, at least one.
     """
-    asked: float = min(5000, max(1, len(images) // 10)) if count == "auto" else count
-    whole = math.floor(asked * len(images)) if 0 < asked < 1 else int(asked)
+    asked: float = min(5000, max(1, images // 10)) if count == "auto" else count
+    return math.floor(asked * images) if 0 < asked < 1 else int(asked)
+
+
+def hold_out(images: Images, count: float | Literal["auto"], generator: torch.Generator) -> tuple[Images, Images]:
+    """Hold out images (`held_out_of`), spread over the classes as evenly as possible; returns (training, held-out)."""
+    whole = held_out_of(len(images), count)
     if not 0 <= whole < len(images):
         raise UserError(f"validation = {count} images to hold out; allowed: 0 to {len(images) - 1} of {len(images)}")
     order = torch.randperm(len(images), generator=generator)
