@@ -75,6 +75,15 @@ def test_the_same_command_resumes_an_extended_training(
     assert extend(run, small(epochs=1), 2).epochs == 5
 
 
+def test_a_training_that_stopped_early_gets_no_more_epochs(tmp_path: Path) -> None:
+    recipe = small(epochs=4, patience=1, optimizer__lr=1e-9, averaging=0.0)
+    run = fit(recipe, tmp_path, how=QUIET)
+    done = len(run.history())
+    assert done < 4
+    with pytest.raises(UserError, match=f"--more-epochs 2: .* stopped early, after epoch {done} of 4"):
+        extend(run, recipe, 2)
+
+
 def test_a_kill_while_a_training_is_extended_loses_nothing(tmp_path: Path) -> None:
     run = fit(small(epochs=1), tmp_path, how=QUIET)
     before = run.recipe_file.read_bytes()

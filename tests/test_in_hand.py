@@ -210,6 +210,45 @@ def test_within_gives_an_interval_around_the_exact_worst_case(out: bool, tmp_pat
     assert {Path(name).parent.name for name in result.files} == {"attack", "sample"}
 
 
+def test_a_sample_in_batches_of_another_size_is_another_result(tmp_path: Path) -> None:
+    """A folder with two samples: the passes and the files of a result are those of its own sample."""
+    options: dict[str, Any] = {"attack": atent.Pgd(steps=3), "within": 10, "checks": False}
+    alone = atent.evaluate(network(), *batch(), THREAT, batch=7, **options)
+    atent.evaluate(network(), *batch(), THREAT, **options, out=tmp_path)
+    second = atent.evaluate(network(), *batch(), THREAT, batch=7, **options, out=tmp_path)
+    assert second.passes[:2] == alone.passes[:2]
+    assert list(second.files) == list(alone.files)
+
+
+class Doing:
+    """An attack whose settings are not fields of a dataclass."""
+
+    def __init__(self, steps: int) -> None:
+        self.attack = atent.Pgd(steps=steps)
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        return self.attack(*arguments)
+
+
+def doing(*arguments: Any) -> Tensor:
+    return Doing(3)(*arguments)
+
+
+@pytest.mark.parametrize("attack", [Doing(3), doing])
+def test_rows_of_an_attack_without_known_fields_are_not_kept_in_a_folder(attack: Any, tmp_path: Path) -> None:
+    """Otherwise `Doing(50)` would get the rows of `Doing(3)`."""
+    found = atent.evaluate(network(), *batch(20), THREAT, attack=attack, checks=False)
+    assert found.name == f"{__name__}:{getattr(attack, '__name__', 'Doing')}"
+    assert found.robust == pytest.approx(exact(*batch(20))[1])
+    with pytest.raises(UserError, match=r"oing with out=.*allowed with out: a dataclass"):
+        atent.evaluate(network(), *batch(20), THREAT, attack=attack, checks=False, out=tmp_path)
+
+
+def test_reversed_arrays_are_images_and_labels() -> None:
+    x, y = (tensor.numpy()[::-1] for tensor in batch(20))
+    assert atent.evaluate(network(), x, y, THREAT, checks=False).robust == pytest.approx(exact(*batch(20))[1])
+
+
 class Probabilities(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -264,6 +303,12 @@ MISTAKES: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "unknown suite": ((X, Y, THREAT), {"suite": "huge"}, "unknown suite 'huge'"),
     "two attacks": ((X, Y, THREAT), {"suite": "quick", "attack": "pgd"}, "allowed: one of them"),
     "a class": ((X, Y, THREAT), {"attack": atent.Pgd}, "an object such as"),
+    "labels as names": ((X, ["a", "b", "a", "b"], THREAT), {}, "the labels are no numbers: .*allowed: numbers"),
+    "names in pairs": ((Listed((X[0], "cat")),), {"threat": THREAT}, "the labels are no numbers: 'cat'"),
+    "objects": ((np.array([None]), Y, THREAT), {}, "the images are no numbers"),
+    "another box": ((X, Y, atent.Threat("linf", EPS, (-1, 1))), {}, r"box \(-1, 1\); allowed: \(0, 1\)"),
+    "no batch": ((X, Y, THREAT), {"batch": 0}, "batch 0; allowed: a whole number >= 1"),
+    "negative batch": ((X, Y, THREAT), {"batch": -1}, "batch -1; allowed"),
     "too many": ((X, Y, THREAT), {"examples": 5}, "examples 5; allowed: 1 to 4"),
     "a part of a sample": ((X, Y, THREAT), {"examples": 2, "within": 1}, "--examples with --within"),
 }
@@ -342,6 +387,8 @@ def test_threats_are_covered_and_doubts_told() -> None:
         ({"sigma": -1.0}, "sigma -1; allowed: a finite number > 0"),
         ({"sigma": 0.1, "radii": [5.0]}, "radius 5 cannot be proven"),
         ({"sigma": 0.1, "n": 2}, "can only abstain"),
+        ({"sigma": 0.1, "n": 1e3}, "n 1000.0; allowed: a whole number >= 1"),
+        ({"sigma": 0.1, "batch": 0}, "batch 0; allowed: a whole number >= 1"),
     ],
 )
 def test_impossible_certificates_are_refused(options: dict[str, Any], words: str) -> None:

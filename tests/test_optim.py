@@ -319,3 +319,19 @@ def test_a_schedule_by_name_drops_the_fields_of_the_other() -> None:
     ours = load_recipe("demo", {"schedule": "cosine"}).schedule
     assert isinstance(ours, Schedule)
     assert ours.warmup > 0  # of demo's one-cycle: our schedules share their fields
+
+
+class OfMatrices(torch.optim.SGD):
+    """As Muon: it takes matrices alone."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        params = list(params)
+        if any(one.dim() != 2 for one in params):
+            raise ValueError("only matrices are supported")
+        super().__init__(params, lr=lr)
+
+
+def test_an_optimizer_that_refuses_the_parameters_of_a_network_says_so_in_one_line() -> None:
+    made = make_optimizer({"name": f"{__name__}:OfMatrices"})
+    with pytest.raises(UserError, match=f"optimizer {__name__}:OfMatrices: only matrices are supported"):
+        made([nn.Parameter(torch.zeros(3))])

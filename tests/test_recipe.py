@@ -257,3 +257,10 @@ def test_a_wrong_base_is_named(base: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(f"base = {base}\n")
     with pytest.raises(UserError, match=re.escape(words)):
         load_recipe(str(tmp_path / "mine.toml"))
+
+
+def test_a_threat_written_in_another_way_is_the_same_recipe(tmp_path: Path) -> None:
+    ours = load_recipe("demo", {"threat": "linf:8/255"})
+    ours.check_same(load_recipe("demo", {"threat": f"linf:{8 / 255!r}"}), tmp_path)
+    with pytest.raises(UserError, match=r"different: threat\)"):
+        ours.check_same(load_recipe("demo", {"threat": "linf:0.0314"}), tmp_path)

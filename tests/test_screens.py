@@ -305,6 +305,9 @@ def test_remove_refuses_what_is_not_a_result(
         (["pdg"], "did you mean pgd?"),
         (["{run}", "--toml"], "--toml with"),
         (["{run}", "--json", "--csv"], "--json and --csv; allowed: one of them"),
+        (["{run}", "--json", "--classes"], "--classes with --json, whose records have no classes"),
+        (["pgd", "--csv"], "--csv with the method pgd; allowed: with run folders"),
+        (["demo", "--markdown"], "--markdown with the recipe demo; allowed: --toml"),
         (["{run}", "pgd"], "pgd is not a run folder"),
     ],
 )

@@ -178,6 +178,8 @@ class Recipe(BaseModel):
     def check_same(self, found: "Recipe", folder: Path) -> None:
         """Refuse to mix two recipes in one folder. They are compared as data; no method of `found` is made."""
         ours, theirs = self.model_dump(mode="json"), found.model_dump(mode="json")
+        if found.make_threat() == self.make_threat():
+            theirs["threat"] = ours["threat"]  # however it is written
         for part, method in self.methods._asdict().items():
             theirs[part] = completed(theirs[part], ours[part], method)
         different = sorted(key for key in ours if ours[key] != theirs[key])

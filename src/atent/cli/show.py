@@ -34,6 +34,8 @@ def show(
     chosen = [option for option, is_given in given.items() if is_given]
     if len(chosen) > 1:
         raise UserError(f"{' and '.join(chosen)}; allowed: one of them")
+    if classes and (as_json or as_csv):
+        raise UserError(f"--classes with {chosen[0]}, whose records have no classes; allowed: with tables")
     if remove:
         _remove([Path(target) for target in targets])
         return
@@ -42,6 +44,8 @@ def show(
         raise UserError(f"{name} is now called {RENAMED[name]}")
     single = len(targets) == 1 and not Path(name).is_dir()
     if single and (name in recipe_names() or name.endswith(".toml")):
+        if as_csv or markdown:
+            raise UserError(f"{chosen[0]} with the recipe {name}; allowed: --toml, or --json as without an option")
         print(recipe_text(name) if toml else load_recipe(name, build=False).model_dump_json(indent=2))
         return
     if toml:
@@ -49,6 +53,8 @@ def show(
             f"--toml with {', '.join(targets)}; allowed: one recipe, such as demo or a path of a .toml file"
         )
     if single and name in methods():
+        if chosen:
+            raise UserError(f"{chosen[0]} with the method {name}; allowed: with run folders")
         explain(name)
         return
     folders = [Path(target) for target in targets]

@@ -75,7 +75,7 @@ def _tensors(x: Tensor | NDArray[Any], y: Any) -> tuple[Tensor, Tensor]:
         raise UserError("images without labels; y must be given: a class number for each image")
     if not isinstance(y, Tensor | np.ndarray | list | tuple):
         raise UserError(f"the labels are a {type(y).__name__}: {str(y)[:40]!r}; allowed: a tensor of class numbers")
-    return torch.as_tensor(x), torch.as_tensor(y)
+    return _tensor(x, "images"), _tensor(y, "labels")
 
 
 def _pairs(x: Dataset[Any] | DataLoader[Any], y: Any, examples: int | None) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,17 @@ def _pair(pair: Any, source: str) -> tuple[Tensor, Tensor]:
     if not isinstance(image, Tensor | np.ndarray):
         how = "; transform=torchvision.transforms.ToTensor() makes one" if hasattr(image, "getbands") else ""
         raise UserError(f"the {source} gives images of type {type(image).__name__}; {_PAIRS}{how}")
-    return torch.as_tensor(image), torch.as_tensor(label)
+    return _tensor(image, "images"), _tensor(label, "labels")
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    """Numbers as a tensor; an array is copied only if torch does not support its strides."""
+    if isinstance(values, np.ndarray) and min(values.strides, default=0) < 0:
+        values = values.copy()
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"the {what} are no numbers: {str(values)[:40]!r}; allowed: numbers, in one shape") from None
 
 
 def _checked(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

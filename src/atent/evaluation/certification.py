@@ -10,7 +10,7 @@ from torch import nn
 from atent.data.given import InHand
 from atent.evaluation.certify import certify_target, doubts_about, plan_certificates
 from atent.evaluation.checks import check_range
-from atent.evaluation.in_hand import device_of, in_hand, read_files, rows_folder, save_files
+from atent.evaluation.in_hand import check_counts, device_of, in_hand, read_files, rows_folder, save_files
 from atent.methods import readable
 from atent.report.html import html_table
 from atent.smoothing.stopping import Smoothing
@@ -114,6 +114,7 @@ def certify(
         data_dir: The folder of a data set that is given by name.
         out: A run folder for the rows. The same call then resumes after an interruption. Default: rows are in memory.
     """
+    check_counts(n=n, n0=n0, batch=batch)
     plain, balls = Smoothing(sigma, n0, n, alpha), [Threat.parse(threat) for threat in threats]
     plain.check_radii(list(radii))
     with rows_folder(out) as folder, in_hand(model, x, y, examples=examples, data_dir=data_dir) as target:

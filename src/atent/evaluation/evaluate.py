@@ -1,19 +1,21 @@
 """Evaluate a network in one call: attacks on images in hand, checks, a result that prints as one line."""
 
+import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from atent.attacks import ATTACKS, Attack
+from atent.attacks.protocols import title_of
 from atent.data.given import InHand
 from atent.errors import UserError
 from atent.evaluation.attack import attack_target
 from atent.evaluation.checks import check_network, check_range
 from atent.evaluation.estimate import Estimated, estimate_target, make_goal
-from atent.evaluation.in_hand import device_of, in_hand, read_files, rows_folder, save_files, threat_of
+from atent.evaluation.in_hand import check_counts, device_of, in_hand, read_files, rows_folder, save_files, threat_of
 from atent.evaluation.sampling import Goal
 from atent.evaluation.suites import Choice, choose_attacks
 from atent.evaluation.target import Target
@@ -21,7 +23,7 @@ from atent.methods import readable
 from atent.report.html import html_table
 from atent.report.tables import worst_case
 from atent.report.verdict import verdict
-from atent.storage.row_file import RowFile, finished_files
+from atent.storage.row_file import RowFile
 from atent.storage.row_format import Content, Cost
 from atent.storage.rows import ATTACK, Rate, Row, clean_rate
 from atent.storage.samples import SAMPLE
@@ -118,7 +120,10 @@ def evaluate(
         data_dir: The folder of a data set that is given by name.
         out: A run folder for the rows. The same call then resumes after an interruption. Default: rows are in memory.
     """
+    check_counts(batch=batch)
     ball, choice = threat_of(y, threat), _choice(suite, attack)
+    if out is not None and attack is not None and not isinstance(attack, str):
+        _check_recorded(attack, out)
     goal = make_goal(within, None, examples=examples)
     shown = threat if isinstance(threat, str) else str(ball)
     with rows_folder(out) as folder, in_hand(model, x, y, examples=examples, data_dir=data_dir) as target:
@@ -143,10 +148,21 @@ def _choice(suite: str | None, attack: Attack | str | None) -> Choice:
     if isinstance(attack, str):
         return choose_attacks(attack, [], None)
     ours = (name for name, made in ATTACKS.items() if made is type(attack))
-    name = next(ours, f"{type(attack).__module__}:{type(attack).__qualname__}")
+    source = attack if inspect.isfunction(attack) else type(attack)
+    name = next(ours, f"{source.__module__}:{source.__qualname__}")
     if not callable(attack) or isinstance(attack, type):
         raise UserError(f"attack {attack!r}; allowed: a name, or an object such as atent.Pgd(steps=40)")
     return Choice(None, {"name": name}, attack)
+
+
+def _check_recorded(attack: Attack, out: Path | str) -> None:
+    """Refuse to keep rows of an attack whose fields are not known: others of its class would have the same file."""
+    if not is_dataclass(attack) and not isinstance(getattr(attack, "settings", None), Mapping):
+        title = title_of(attack, getattr(attack, "__name__", ""))
+        raise UserError(
+            f"attack {title} with out={str(out)!r}: its fields are not known, so its rows could not be told from those "
+            "of another one; allowed with out: a dataclass"
+        )
 
 
 def _attacked(
@@ -169,19 +185,11 @@ def _sampled(
     seed, device = options["seed"], options["device"]
     first = attack_target(target, phases.first, folder, seed=seed, device=device)
     estimated: Estimated = estimate_target(target, phases, goal, folder, **options)
-    found, paths = [RowFile(ATTACK, first).read()], [first]
-    for path, sample in finished_files(SAMPLE, folder, lambda _: None):
-        if _is_of(sample.header, target, phases.name, threat, seed):
-            found, paths = [*found, sample], [*paths, path]
+    sample = cast(Path, estimated.path)
+    found, paths = [RowFile(ATTACK, first).read(), RowFile(SAMPLE, sample).read()], [first, sample]
     robust = Rate(*(percent / 100 for percent in estimated.estimate))
     files = {"files": read_files(paths, folder), "sampled": estimated.drawn}
     return {"name": phases.name, **_accuracies(found[0].rows, robust), **_kept(found), **files}
-
-
-def _is_of(header: Mapping[str, Any], target: Target, name: str, threat: Threat, seed: int) -> bool:
-    ours = (target.weights, target.digest, name, seed)
-    theirs = (header["weights"], header.get("images", ""), header["label"], header["seed"])
-    return ours == theirs and Threat.parse(header["threat"]) == threat
 
 
 def _accuracies(rows: Sequence[Row], robust: Rate) -> dict[str, Any]:

@@ -83,7 +83,22 @@ def threat_of(y: Any, threat: Threat | str | None) -> Threat:
     if threat is None:
         place = f"y = {str(y)!r}; " if isinstance(y, str | Threat) else ""
         raise UserError(f"{place}a threat must be given, such as threat='linf:8/255'")
-    return Threat.parse(threat)
+    found = Threat.parse(threat)
+    check_box(found)
+    return found
+
+
+def check_box(threat: Threat) -> None:
+    """Refuse another pixel box than that of the images; neither rows nor recipes have one."""
+    if threat.box != (0.0, 1.0):
+        raise UserError(f"threat {threat} with box {threat.box}; allowed: (0, 1), the range of the pixels")
+
+
+def check_counts(**given: object) -> None:
+    """Refuse what is no count, before it is written into a file; None is a default."""
+    for name, count in given.items():
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+            raise UserError(f"{name} {count!r}; allowed: a whole number >= 1")
 
 
 @contextmanager

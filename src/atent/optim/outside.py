@@ -28,11 +28,8 @@ def make_optimizer(settings: Mapping[str, Any]) -> Optimizer:
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
         made: Optimizer = make(OPTIMIZERS, settings, "optimizer")
     else:
-        made = _make_like(found, settings, "optimizer", {"__call__": _building(found)})
-        try:
-            made([nn.Parameter(torch.zeros(2, 2))])  # its class checks the values
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise UserError(f"optimizer {name}: {_line(error)}") from None
+        made = _make_like(found, settings, "optimizer", {"__call__": _building(found, name)})
+        made([nn.Parameter(torch.zeros(2, 2))])  # its class checks the values
     if not isinstance(getattr(made, "lr", None), float | int):
         raise UserError(f"optimizer {name!r} has no attribute lr, the learning rate that the schedule multiplies")
     return made
@@ -98,9 +95,12 @@ def _is_plain(value: object) -> bool:
     return all(map(_is_plain, value)) if isinstance(value, tuple) else isinstance(value, _PLAIN)
 
 
-def _building(found: Any) -> Any:
+def _building(found: Any, name: str) -> Any:
     def build(self: Any, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        optimizer: torch.optim.Optimizer = found(parameters, **asdict(self))
+        try:
+            optimizer: torch.optim.Optimizer = found(parameters, **asdict(self))
+        except (TypeError, ValueError, RuntimeError) as error:  # some refuse the network's parameters
+            raise UserError(f"optimizer {name}: {_line(error)}") from None
         return optimizer
 
     return build

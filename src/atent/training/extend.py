@@ -5,6 +5,7 @@ from atent.progress import say
 from atent.recipe import Recipe, recipe_of
 from atent.storage.files import alone, load_tensors, read_json, save_tensors, write_json
 from atent.storage.run import Run
+from atent.training.state import is_finished
 
 
 def extend(run: Run, recipe: Recipe, more: int) -> Recipe:
@@ -20,6 +21,11 @@ def extend(run: Run, recipe: Recipe, more: int) -> Recipe:
         same = recipe.model_copy(update={"epochs": found.epochs}).resuming(found)
         same.check_same(found, run.folder)
         if info["epoch"] < found.epochs:
+            if is_finished(info["history"], same):
+                raise UserError(
+                    f"--more-epochs {more}: {run.folder} stopped early, after epoch {info['epoch']} of {found.epochs}; "
+                    "allowed: for a training that did all its epochs"
+                )
             at = f"{run.folder} is at epoch {info['epoch']} of {found.epochs}"
             say(f"{at}; --more-epochs {more} adds none, because that training is not finished")
             return same

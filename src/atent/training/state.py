@@ -1,6 +1,6 @@
 """The state of a training, and its checkpoint file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
@@ -25,6 +25,18 @@ def score(row: Mapping[str, Any], choose: Choice) -> tuple[float, float]:
     """The score of an epoch: the chosen accuracy on held-out images; if that is equal, the other one decides."""
     robust, clean = row.get("robust", 0.0), row.get("clean", 0.0)
     return (robust, clean) if choose == "robust" else (clean, robust)
+
+
+def is_finished(history: Sequence[Mapping[str, Any]], recipe: Recipe) -> bool:
+    """Whether all epochs are done, or the last `patience` were not better, or the training has collapsed."""
+    scores = [score(row, recipe.chosen_by) for row in history]
+    since = len(scores) - 1 - scores.index(max(scores)) if scores else 0
+    impatient = recipe.patience is not None and since >= recipe.patience
+    return len(history) >= recipe.epochs or impatient or _collapsed(history)
+
+
+def _collapsed(history: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(history and history[-1].get("collapsed"))
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -76,11 +88,7 @@ class State:
         return self.model if self.average is None else self.average.module
 
     def finished(self, recipe: Recipe) -> bool:
-        """Whether all epochs are done, or the last `patience` were not better, or the training has collapsed."""
-        scores = [score(row, recipe.chosen_by) for row in self.history]
-        since = len(scores) - 1 - scores.index(max(scores)) if scores else 0
-        impatient = recipe.patience is not None and since >= recipe.patience
-        return self.epoch >= recipe.epochs or impatient or self.collapsed
+        return is_finished(self.history, recipe)
 
     def loss_is_stuck(self, images: Images) -> bool:
         """Whether the loss is stuck within an epoch at that of a constant prediction.
@@ -93,7 +101,7 @@ class State:
     @property
     def collapsed(self) -> bool:
         """Whether robust accuracy collapsed in the last epoch."""
-        return bool(self.history and self.history[-1].get("collapsed"))
+        return _collapsed(self.history)
 
     def save(self, path: Path, recipe: Recipe) -> None:
         moments, rest = pack_optimizer(self.optimizer)

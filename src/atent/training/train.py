@@ -9,7 +9,7 @@ from torch import nn
 
 from atent.data.given import GIVEN, Given, InHand, given_images, name_of
 from atent.errors import UserError
-from atent.evaluation.in_hand import check_fits, check_no_labels
+from atent.evaluation.in_hand import check_box, check_fits, check_no_labels
 from atent.evaluation.trained import load
 from atent.machine import pick_device
 from atent.methods import readable
@@ -120,7 +120,9 @@ def train(
         given = _given(model, x, y)
         changes["data"] = given.name
     if threat is not None:
-        changes["threat"] = threat if isinstance(threat, str) else f"{threat.norm}:{threat.eps!r}"
+        ball = Threat.parse(threat)
+        check_box(ball)
+        changes["threat"] = threat if isinstance(threat, str) else str(ball)
     network = model if isinstance(model, nn.Module) else None
     if network is None:
         changes["model"] = model
