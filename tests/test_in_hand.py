@@ -1,5 +1,6 @@
 """Evaluate and certify in one call, on a linear network whose worst case and certified radius are known exactly."""
 
+import functools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -196,6 +197,37 @@ def test_rows_in_a_folder_are_not_computed_again(tmp_path: Path, monkeypatch: py
         atent.evaluate(network(), batch()[0].flip(0), batch()[1].flip(0), THREAT, checks=False, out=tmp_path)
 
 
+class Mirrored(nn.Module):
+    """A network whose weights and class name do not tell what it does."""
+
+    def __init__(self, sign: float) -> None:
+        super().__init__()
+        self.inside, self.sign = network(), sign
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.inside(x)
+        return self.sign * logits
+
+
+@pytest.mark.parametrize("options", [{}, {"within": 20.0}])
+def test_rows_of_another_network_with_the_same_weights_are_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    call = functools.partial(atent.evaluate, x=batch()[0], y=batch()[1], threat=THREAT, checks=False, out=tmp_path)
+    call(Mirrored(1.0), **options)
+    with pytest.raises(UserError, match="rows of another network with the same weights"):
+        call(Mirrored(-1.0), **options)
+
+
+def test_a_file_is_no_folder_for_rows(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for write in (
+        lambda: atent.evaluate(network(), *batch(), THREAT, checks=False, out=file),
+        lambda: atent.evaluate(network(), *batch(), THREAT, checks=False).save(file),
+    ):
+        with pytest.raises(UserError, match="file is a file; allowed: a folder"):
+            write()
+
+
 @pytest.mark.parametrize("out", [False, True])
 def test_within_gives_an_interval_around_the_exact_worst_case(out: bool, tmp_path: Path) -> None:
     x, y = batch(200)
@@ -373,8 +405,9 @@ def test_no_certificate_exceeds_the_distance_to_the_boundary() -> None:
     assert result.warnings == ()
 
 
-def test_threats_are_covered_and_doubts_told() -> None:
-    result = atent.certify(network(), *batch(3), sigma=1.5, threats=["linf:2/255"], n=200)
+@pytest.mark.parametrize("threats", ["linf:2/255", ["linf:2/255"]])
+def test_threats_are_covered_and_doubts_told(threats: str | list[str]) -> None:
+    result = atent.certify(network(), *batch(3), sigma=1.5, threats=threats, n=200)
     ((radius, threat),) = result.covers.items()
     assert radius == pytest.approx(2 / 255 * 6**0.5)
     assert threat == str(atent.Threat.parse("linf:2/255"))

@@ -244,6 +244,13 @@ def test_a_recipe_inherits_from_its_base(tmp_path: Path) -> None:
     assert again.methods.optimizer == Sgd(lr=0.05)
 
 
+def test_a_method_without_fields_may_be_a_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('base = "own-images"\ndefense = "trades"\nschedule = "cosine"\n')
+    mine = load_recipe(str(tmp_path / "mine.toml"))
+    assert mine.methods.defense == Trades()
+    assert mine.rates.rate(1.0, 1) == pytest.approx(0)
+
+
 @pytest.mark.parametrize(
     ("base", "words"),
     [

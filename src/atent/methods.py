@@ -228,13 +228,12 @@ def field_names(build: object) -> list[str]:
 def explain(error: ValidationError, where: str) -> str:
     """Pydantic's first error as one line: the field, the value given, what is allowed, the place."""
     first = error.errors(include_url=False, include_context=False)[0]
-    # Parts such as "float" or "constrained-str" only name the branch of a union that was tried.
     depth = 3 if any(isinstance(part, int) for part in first["loc"]) else 2  # a list's item has fields of its own
     parts = [part for part in first["loc"] if part not in ("ours", "users")][:depth]  # tags of a union
-    field = ".".join(str(part) for part in parts if not str(part).startswith(("constrained", "literal")))
-    message = first["msg"].removeprefix("Value error, ")
+    field = ".".join(str(part) for part in parts if not str(part).startswith(("constrained", "literal")))  # a branch
     if first["type"] == "missing":
         return f"{where}: {field} is missing"
+    message = first["msg"].removeprefix("Value error, ")
     if isinstance(first["input"], dict) or not field:  # the error is about a whole table
         return f"{where}: {message}"
     return f"{where}: {field} = {first['input']!r}: {message[:1].lower()}{message[1:]}"

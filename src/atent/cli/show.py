@@ -61,6 +61,8 @@ def show(
     for folder in folders:
         if not folder.is_dir() and str(folder) in (*recipe_names(), *methods()):
             raise UserError(f"{folder} is not a run folder; allowed: run folders, or one recipe or method alone")
+        if not folder.is_dir() and len(folder.parts) > 1:
+            raise UserError(f"{folder}: there is no such folder; allowed: run folders, a recipe or a method")
         if not folder.is_dir():
             raise unknown("run folder, recipe or method", folder, recipe_names(), also=methods())
     _show_runs(folders, chosen[0] if chosen else "", classes=classes)

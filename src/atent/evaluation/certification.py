@@ -78,8 +78,8 @@ def certify(
     y: Any = None,
     *,
     sigma: float,
-    radii: Sequence[float] = (),
-    threats: Sequence[Threat | str] = (),
+    radii: float | Sequence[float] = (),
+    threats: Threat | str | Sequence[Threat | str] = (),
     n: int = 100_000,
     n0: int = 100,
     alpha: float = 0.001,
@@ -115,11 +115,12 @@ def certify(
         out: A run folder for the rows. The same call then resumes after an interruption. Default: rows are in memory.
     """
     check_counts(n=n, n0=n0, batch=batch)
-    plain, balls = Smoothing(sigma, n0, n, alpha), [Threat.parse(threat) for threat in threats]
-    plain.check_radii(list(radii))
+    plain, asked = Smoothing(sigma, n0, n, alpha), [radii] if isinstance(radii, int | float) else list(radii)
+    balls = [Threat.parse(threat) for threat in ([threats] if isinstance(threats, str | Threat) else threats)]
+    plain.check_radii(asked)
     with rows_folder(out) as folder, in_hand(model, x, y, examples=examples, data_dir=data_dir) as target:
         device = device_of(model)
-        how, goals = plan_certificates(plain, list(radii), balls, target.images.shape.image, exact)
+        how, goals = plan_certificates(plain, asked, balls, target.images.shape.image, exact)
         doubts = (*doubts_about(sigma), *check_range(target.network, target.images, device))
         path = certify_target(target, how, goals, folder, seed=seed, batch=batch, device=device)
         return _certification(read_certified(path), doubts, read_files([path, path.with_suffix(".png")], folder))

@@ -15,7 +15,16 @@ from atent.errors import UserError
 from atent.evaluation.attack import attack_target
 from atent.evaluation.checks import check_network, check_range
 from atent.evaluation.estimate import Estimated, estimate_target, make_goal
-from atent.evaluation.in_hand import check_counts, device_of, in_hand, read_files, rows_folder, save_files, threat_of
+from atent.evaluation.in_hand import (
+    check_answers,
+    check_counts,
+    device_of,
+    in_hand,
+    read_files,
+    rows_folder,
+    save_files,
+    threat_of,
+)
 from atent.evaluation.sampling import Goal
 from atent.evaluation.suites import Choice, choose_attacks
 from atent.evaluation.target import Target
@@ -172,6 +181,7 @@ def _attacked(
     plan = choice.plan(target, [threat])
     paths = [attack_target(target, one, folder, **options) for one in plan]
     found = [RowFile(ATTACK, path).read() for path in paths]
+    check_answers(target, found[0].rows, folder)
     name = choice.suite or plan[0].title
     worst = worst_case(one.rows for one in found)
     return {"name": name, **_accuracies(found[0].rows, worst), **_kept(found), "files": read_files(paths, folder)}
@@ -187,6 +197,7 @@ def _sampled(
     estimated: Estimated = estimate_target(target, phases, goal, folder, **options)
     sample = cast(Path, estimated.path)
     found, paths = [RowFile(ATTACK, first).read(), RowFile(SAMPLE, sample).read()], [first, sample]
+    check_answers(target, found[0].rows, folder)
     robust = Rate(*(percent / 100 for percent in estimated.estimate))
     files = {"files": read_files(paths, folder), "sampled": estimated.drawn}
     return {"name": phases.name, **_accuracies(found[0].rows, robust), **_kept(found), **files}

@@ -1,7 +1,7 @@
 """A network that a user has in hand, and images given as objects or by name, as a target."""
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -16,8 +16,9 @@ from atent.data.images import Images
 from atent.errors import UserError
 from atent.evaluation.target import Target
 from atent.models.weights import weights_hash
-from atent.network import answers, borrowed, logits_only
+from atent.network import answers, borrowed, logits_only, predict
 from atent.storage.files import alone, write_atomically
+from atent.storage.rows import Row
 from atent.threat import Threat
 
 
@@ -101,14 +102,32 @@ def check_counts(**given: object) -> None:
             raise UserError(f"{name} {count!r}; allowed: a whole number >= 1")
 
 
+def check_answers(target: Target, rows: Sequence[Row], folder: Path) -> None:
+    """Refuse rows that a network with the same weights and another `forward` left in the folder."""
+    x, _ = target.images.batch(slice(64), device_of(target.network))
+    with borrowed(target.network):
+        found = predict(target.network, x).tolist()
+    known = {row["index"]: row["clean"] for row in rows}
+    if any(known.get(index, label) != label for index, label in enumerate(found)):
+        raise UserError(
+            f"{folder} has rows of another network with the same weights and class name; allowed: another out"
+        )
+
+
 @contextmanager
 def rows_folder(out: Path | str | None) -> Iterator[Path]:
     """The folder for rows: the one given, or a temporary one."""
     if out is not None:
-        yield Path(out)
+        yield _folder(out)
         return
     with tempfile.TemporaryDirectory(prefix="atent-") as folder:
         yield Path(folder)
+
+
+def _folder(path: Path | str) -> Path:
+    if Path(path).exists() and not Path(path).is_dir():
+        raise UserError(f"{path} is a file; allowed: a folder, or a path where one can be made")
+    return Path(path)
 
 
 def read_files(paths: list[Path], folder: Path) -> dict[str, bytes]:
@@ -119,7 +138,7 @@ def read_files(paths: list[Path], folder: Path) -> dict[str, bytes]:
 def save_files(files: dict[str, bytes], folder: Path | str) -> Path:
     """Write files with these names and contents into a run folder."""
     for name, content in files.items():
-        path = Path(folder) / name
+        path = _folder(folder) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with alone(path):
             write_atomically(path, content)

@@ -63,6 +63,9 @@ def _inherited(name: str, heirs: tuple[Path, ...], filled: Filled) -> dict[str, 
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"recipe {name}: {error}") from None
+    for key in (*METHODS, "schedule"):
+        if isinstance(table.get(key), str):  # as with --set
+            table[key] = {"name": table[key]}
     base = table.pop("base", None)
     if base is None:
         return table
