@@ -40,7 +40,7 @@ def draw(figure: Figure, place: Place, path: Path) -> None:
             below.axvline(drop, color=DARK, lw=1, ls=":")
         above.set(ylabel="accuracy (%)", ylim=(0, 102), title=f"{row.label}: {recipe.model}, {recipe.threat}")
         above.grid(axis="y", color="0.9")
-        above.legend(fontsize=9, loc="lower right")
+        above.legend(fontsize=9, loc="best")
         below.set(
             xlabel="epochs", ylabel="learning\nrate", xlim=(0, 1.02 * recipe.epochs), ylim=(0, 1.08), yticks=[0, 1]
         )
