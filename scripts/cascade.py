@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measure_or_table import run
 from torch import Tensor, nn
 
 from atent.attacks import make_attack
@@ -29,7 +30,6 @@ from atent.data.dataset import load
 from atent.data.images import Images, hold_out
 from atent.evaluation.target import open_network
 from atent.losses import margin
-from atent.machine import prepare
 from atent.network import answers, counted, predict
 from atent.randomness import derive
 from atent.recipe import recipe_of
@@ -136,11 +136,7 @@ def table() -> None:
             print(f"| {row['attack']} | {alone} | {gain} | {passes:,.0f} | {each} | {100 * left / count:.1f} |")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("table")
-    one = commands.add_parser("measure")
+def add_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument("network")
     one.add_argument("--called", help="the name in the table")
     one.add_argument("--threat", default="linf:0.3")
@@ -148,10 +144,7 @@ if __name__ == "__main__":
     one.add_argument("--images", type=int, default=300)
     one.add_argument("--hardest", type=int, default=300)
     one.add_argument("--only", help="an attack's name: measure only candidates of that name")
-    one.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    if given.command == "table":
-        table()
-    else:
-        prepare(given.threads)
-        measure(given)
+
+
+if __name__ == "__main__":
+    run(__doc__, add_arguments, measure, table)

@@ -23,6 +23,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from measure_or_table import run
 from scipy.stats import kendalltau, spearmanr
 from torch import Tensor, nn
 
@@ -31,7 +32,6 @@ from atent.data.dataset import load
 from atent.data.images import Images, hold_out
 from atent.evaluation.attack import attack_batch
 from atent.losses import margin
-from atent.machine import prepare
 from atent.network import answers, borrowed
 from atent.optim.averaging import averaged
 from atent.randomness import derive
@@ -238,20 +238,13 @@ def table() -> None:
             print(f"| {' + '.join(monitor)} | {' | '.join(figures)} |")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("table")
-    one = commands.add_parser("measure")
+def add_arguments(one: argparse.ArgumentParser) -> None:
     one.add_argument("training", choices=TRAININGS)
     one.add_argument("--data-dir", type=Path)
     one.add_argument("--runs", type=Path, default=Path("runs"))
     one.add_argument("--images", type=int, default=150)
     one.add_argument("--block", type=int, default=25)
-    one.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    if given.command == "table":
-        table()
-    else:
-        prepare(given.threads)
-        measure(given)
+
+
+if __name__ == "__main__":
+    run(__doc__, add_arguments, measure, table)
