@@ -41,7 +41,7 @@ def load(
         raise UserError(f"{path} is no run or checkpoint of atent; atent.open_target opens other files, with model=...")
     if not model:
         check_trusted(recipe.model, path, trust, f"name it yourself with model={recipe.model!r}")
-    shape = _shape_of(recipe, Run(path if path.is_dir() else path.parent), data_dir)
+    shape = shape_of(recipe, Run(path if path.is_dir() else path.parent), data_dir)
     return load_network(model or recipe.model, recipe, weights, shape, device)[0]
 
 
@@ -70,7 +70,7 @@ def check_trusted(model: str, path: Path, trust: bool, cure: str) -> None:
         )
 
 
-def _shape_of(recipe: Recipe, run: Run, data_dir: Path | None) -> Shape:
+def shape_of(recipe: Recipe, run: Run, data_dir: Path | None) -> Shape:
     """The shape of the images that a network was trained on; the images are read only where nothing else has it."""
     if known := SOURCES.get(recipe.data):
         return Shape(known.image, len(known.classes))

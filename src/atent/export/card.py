@@ -1,0 +1,109 @@
+"""The model card of a network, made from its rows."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atent.evaluation.estimate import estimates
+from atent.recipe import Recipe
+from atent.report.records import Record, records
+from atent.report.tables import finished
+from atent.storage.brackets import brackets
+from atent.storage.certificates import certified
+
+GRADIENT_FREE = ("square", "strong", "autoattack")  # methods that contain an attack without gradients
+
+
+@dataclass(frozen=True)
+class Described:
+    """A network as its card describes it."""
+
+    name: str
+    recipe: Recipe
+    weights: str
+    image: tuple[int, int, int]
+    classes: Sequence[str]
+    parameters: int
+    found: Sequence[Record]
+    licence: str | None = None
+
+    def card(self) -> str:
+        """Markdown after a YAML header, as the Hugging Face Hub reads it."""
+        parts = [self._header(), f"# {self.name}", self._what(), "## Use", self._use(), "## Accuracy", self._accuracy()]
+        parts += ["## Limits", "\n".join(f"- {limit}" for limit in self._limits())]
+        parts += ["## Training", self._training()]
+        return "\n\n".join(parts) + "\n"
+
+    def _header(self) -> str:
+        lines = {
+            "library_name": "atent",
+            "pipeline_tag": "image-classification",
+            "tags": ["image-classification", "adversarial-robustness", "safetensors"],
+            "datasets": [self.recipe.data],
+            **({"license": self.licence} if self.licence else {}),
+            "model-index": [{"name": self.name, "results": [*map(self._metric, self.found)]}],
+        }
+        # JSON is YAML, and quotes every name.
+        return "\n".join(["---", *(f"{key}: {json.dumps(value)}" for key, value in lines.items()), "---"])
+
+    def _metric(self, record: Record) -> dict[str, Any]:
+        kind = "Certified" if record["kind"] == "certificate" else "Robust"
+        what = f"{kind} accuracy, {record['method']}, {record['threat']}, {record['images']:,} images"
+        return {
+            "task": {"type": "image-classification"},
+            "dataset": {"name": record["data"], "type": record["data"], "split": "test"},
+            "metrics": [{"type": "accuracy", "name": what, "value": round(100 * record["robust"], 2)}],
+        }
+
+    def _what(self) -> str:
+        channels, height, width = self.image
+        smoothed = f", smoothed with noise of deviation {self.recipe.smooth:g}" if self.recipe.smooth else ""
+        return (
+            f"`{self.recipe.model}` with {self.parameters:,} parameters{smoothed}, for {len(self.classes)} classes of "
+            f"{self.recipe.data} ({height} x {width} pixels, {channels} channel{'s' * (channels > 1)}), trained against "
+            f"`{self.recipe.threat}` with `{self.recipe.defense['name']}` by atent. It takes pixels in [0, 1] and "
+            f"returns logits; standardization, if any, is its first layer. sha256 of the weights: `{self.weights}`."
+        )
+
+    def _use(self) -> str:
+        return (
+            "```python\nimport atent\n\nnetwork = atent.load('model.safetensors')  # a torch.nn.Module in eval mode\n```"
+            f"\n\n```sh\natent attack model.safetensors --threat {self.recipe.threat} --suite strong\n```"
+        )
+
+    def _accuracy(self) -> str:
+        if not self.found:
+            return "Not evaluated yet: there are no rows of these weights."
+        lines = ["| | threat | images | clean % | accuracy % [95 %] |", "|---|---|---:|---:|---:|"]
+        return "\n".join([*lines, *map(_line, self.found)])
+
+    def _limits(self) -> Iterable[str]:
+        yield f"The accuracies hold for {self.recipe.data} and the threats listed, and for no other change of an image."
+        if not any(record["kind"] == "certificate" for record in self.found):
+            yield "No accuracy is certified: a stronger attack may find more."
+        methods = " ".join(str(record["method"]).lower() for record in self.found)
+        if not any(name in methods for name in GRADIENT_FREE):
+            yield "No attack without gradients was run: masked gradients would not be noticed."
+        yield "One training with one seed."
+
+    def _training(self) -> str:
+        settings = json.dumps(self.recipe.model_dump(mode="json"), indent=2)
+        return f"<details><summary>Every setting</summary>\n\n```json\n{settings}\n```\n\n</details>"
+
+
+def described(
+    run: Path, name: str, recipe: Recipe, weights: str, image: tuple[int, int, int], classes: Sequence[str], **more: Any
+) -> Described:
+    """A network with the results of its run folder that are of these weights."""
+    every = records(finished(run), estimates(run), certified(run), brackets(run))
+    mine = [one for one in every if one["weights"] == weights and one["kind"] != "bracket"]
+    return Described(name, recipe, weights, image, classes, found=mine, **more)
+
+
+def _line(record: Record) -> str:
+    title = {"certificate": "certified, ", "estimate": "whole test set, "}.get(record["kind"], "") + record["method"]
+    clean = "" if record["clean"] is None else f"{100 * record['clean']:.2f}"
+    value, low, high = (100 * record[key] for key in ("robust", "low", "high"))
+    return f"| {title} | {record['threat']} | {record['images']:,} | {clean} | {value:.2f} [{low:.1f}, {high:.1f}] |"
