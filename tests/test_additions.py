@@ -52,7 +52,7 @@ def batch() -> tuple[nn.Sequential, Tensor, Tensor]:
     return small_network(dropout=0).double().train(), x.double(), y
 
 
-def step(defense: Defense, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, **added: float) -> float:
+def step(defense: Defense, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, **added: Any) -> float:
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     return train_step(model, optimizer, defense, x, y, threat, generator(), **added).loss
 

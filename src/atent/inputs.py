@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,6 +12,25 @@ from torch import Tensor, nn
 from atent.errors import UserError
 from atent.threat import TOLERANCE, Threat
 
+_KNOWN: ContextVar[tuple[Tensor, ...]] = ContextVar("known", default=())
+
+
+@contextmanager
+def known(x: Tensor) -> Iterator[None]:
+    """In the block these images and their labels are not checked: they were, or are made so that they are right.
+
+    A check reads numbers from the device, and waits for all work that was given to it.
+    """
+    token = _KNOWN.set((*_KNOWN.get(), x))
+    try:
+        yield
+    finally:
+        _KNOWN.reset(token)
+
+
+def _is_known(x: Tensor) -> bool:
+    return any(x is one for one in _KNOWN.get())
+
 
 def check_images(x: Tensor, threat: Threat | str) -> Threat:
     """Raise a UserError unless x is a batch of images in the threat's box; returns the threat, parsed if it is text.
@@ -18,6 +38,8 @@ def check_images(x: Tensor, threat: Threat | str) -> Threat:
     An unboxed threat allows any finite values. There is one transfer from the device.
     """
     threat = Threat.parse(threat)
+    if _is_known(x):
+        return threat
     _check_kind(x)
     low, high = _read(*_extremes(x))
     _check_range(low, high, threat.box)
@@ -33,6 +55,9 @@ def checked(model: nn.Module, x: Tensor, y: Tensor | None, threat: Threat | str)
     checked.
     """
     threat = Threat.parse(threat)
+    if _is_known(x):
+        yield threat
+        return
     if not isinstance(model, nn.Module):
         raise UserError(f"the model is a {type(model).__name__}; allowed: a torch.nn.Module")
     _check_kind(x)

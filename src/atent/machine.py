@@ -63,9 +63,10 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def say_device(device: torch.device) -> None:
-    """Print where the work is done."""
-    print(f"device: {device}", file=sys.stderr, flush=True)
+def say_device(device: torch.device, amp: str | None = None) -> None:
+    """Print where the work is done, and in which precision if not in float32."""
+    half = "" if amp in (None, "off") else f", {amp}"
+    print(f"device: {device}{half}", file=sys.stderr, flush=True)
 
 
 def environment() -> dict[str, object]:

@@ -25,6 +25,7 @@ from atent.methods import (
     names_in,
     written_out,
 )
+from atent.models.accelerated import Precision
 from atent.optim.optimizers import Optimizer
 from atent.optim.outside import make_optimizer, make_rates
 from atent.optim.schedule import AnySchedule, Rates, Schedule
@@ -79,6 +80,7 @@ class Recipe(BaseModel):
     awp: Scale = 0.0
     awp_start: Annotated[float, Field(ge=0, lt=1)] = 0.0
     gibbs: Scale = 0.0
+    amp: Precision = "off"
     defense: dict[str, Any]
     optimizer: dict[str, Any] = {}
     schedule: AnySchedule = Schedule()

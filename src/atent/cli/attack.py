@@ -47,7 +47,7 @@ def attack(
     phases = plan_phases(choice, found, threats, device) if goal else []
     plan = [] if goal else choice.plan(found, threats)
     warn_of_range({target.target: found.network, str(transfer): other}, found.images, device)
-    say_device(device)
+    say_device(device, target.amp)
     if goal:
         estimate = partial(estimate_target, confidence=confidence, seed=seed, batch=batch, device=device)
         made = print_estimates([estimate(found, one, goal, folder) for one in phases], goal)

@@ -81,7 +81,7 @@ def certify(
     check_deterministic(found.network, found.images, device)  # before anything is printed
     if choice and choice.one:
         check_attack(choice.one, Smoothed(found.network, sigma), goals[-1][0])
-    say_device(device)
+    say_device(device, target.amp)
     for doubt in doubts_about(sigma):
         say(f"caution: {doubt}")
     say(f"n {n:,} and alpha {alpha:g} allow radii up to {how.largest_radius:.4g} with sigma {sigma:g}")

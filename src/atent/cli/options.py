@@ -30,6 +30,14 @@ ModelName = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps, or auto: a GPU if there is one.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: all cores.")]
+Amp = Annotated[
+    str | None,
+    typer.Option(
+        metavar="bf16|fp16|off",
+        help="Passes of the network in half precision; weights and losses stay in float32. Default: off.",
+        show_default=False,
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value, e.g. epochs=2 or defense.steps=5. Repeatable."),
@@ -136,13 +144,15 @@ class TargetOptions:
     ] = False
     device: Device = "auto"
     threads: Threads = None
+    amp: Amp = None
 
     def open(self, examples: int | None = None) -> "tuple[Target, torch.device]":
         """The target with its first images, on the device."""
-        from atent.evaluation.target import open_target
+        from atent.evaluation.target import in_precision, open_target
         from atent.machine import pick_device, prepare
 
         prepare(self.threads)
         device = pick_device(self.device)
         known = {key: getattr(self, key) for key in ("model", "data", "data_dir", "resize", "white", "trust")}
-        return open_target(self.target, examples=examples, device=device, **known), device
+        found = open_target(self.target, examples=examples, device=device, **known)
+        return in_precision(found, self.amp or "off"), device

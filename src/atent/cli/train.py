@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from atent.cli.options import DataDir, DataName, Device, ModelName, Settings, Threads
+from atent.cli.options import Amp, DataDir, DataName, Device, ModelName, Settings, Threads
 
 
 def train(
@@ -16,6 +16,10 @@ def train(
     model: ModelName = None,
     device: Device = "auto",
     threads: Threads = None,
+    amp: Amp = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the network first (torch.compile); worthwhile on a GPU.")
+    ] = False,
     settings: Settings = None,
     weights: Annotated[
         Path | None, typer.Option(help="Start from these weights: a run folder, .safetensors or .pt file.")
@@ -64,11 +68,13 @@ def train(
     from atent.training.options import TrainingOptions
 
     named = {"data": data, "model": model, "weights": weights and str(weights), "reset": reset, "freeze": freeze}
+    named |= {"amp": amp}
     changes = dict(map(parse_setting, settings or [])) | {key: value for key, value in named.items() if value}
     chosen = load_recipe(recipe, changes)
     folder = out or Path("runs") / Path(recipe).stem
     prepare(threads)
-    how = TrainingOptions(pick_device(device), workers, stream, checkpoint_minutes, checkpoint_batches, tensorboard)
+    where, every = pick_device(device), (checkpoint_minutes, checkpoint_batches)
+    how = TrainingOptions(where, workers, stream, *every, tensorboard, compile=compiled)
     if more_epochs:
         chosen = extend(Run(folder), chosen, more_epochs)
     run = fit(chosen, folder, data_dir=data_dir, how=how)

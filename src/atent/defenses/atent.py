@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY
+from itertools import islice
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from pydantic import model_validator
 from pydantic_core import ArgsKwargs
 from torch import Generator, Tensor, nn
 
-from atent.ascent import Chain, ascend, keep_own_gradient, noise_for, solved_pull, step_size
+from atent.ascent import Chain, ascend, keep_own_gradient, last, noise_for, solved_pull, step_size
 from atent.defenses.protocols import Search, Term, Terms
 from atent.inputs import checked
 from atent.losses import cross_entropy
@@ -122,12 +123,12 @@ class Atent(Search):
             pull = solved_pull(self.pull, threat, self.steps, self.step, self.reach)
             settings |= {"pull": pull, "noise": noise_for(self.sigma, pull, self.steps, size)}
             threat = threat.unboxed()
-
-        def objective(point: Tensor) -> Tensor:
+        points = ascend(
+            lambda point: cross_entropy(model(point), y), x, threat, steps=self.steps, generator=generator, **settings
+        )
+        carried = [share for share in self.shares() if share > self.tolerance]  # those of the last samples
+        before = self.steps - len(carried)
+        for k, share in enumerate(carried, start=before + 1):
             with borrowed(model, self.mode == "train"):
-                return cross_entropy(model(point), y)
-
-        points = ascend(objective, x, threat, steps=self.steps, generator=generator, **settings)
-        for k, (share, point) in enumerate(zip(self.shares(), points, strict=True), start=1):
-            if share > self.tolerance:
-                yield k, share, point
+                point = last(islice(points, 1 if k > before + 1 else k))
+            yield k, share, point

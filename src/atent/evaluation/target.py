@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -13,10 +13,11 @@ from atent import __version__
 from atent.data.dataset import DataSet, open_data
 from atent.data.given import GIVEN
 from atent.data.images import Images
-from atent.errors import UserError
+from atent.errors import UserError, unknown
 from atent.evaluation.trained import check_trusted, find_weights, is_function, load_network
 from atent.methods import readable
 from atent.models import Shape
+from atent.models.accelerated import Accelerated, Precision, accelerated
 from atent.models.build import build_trained
 from atent.models.weights import weights_hash
 from atent.network import unwrap_logits
@@ -59,8 +60,12 @@ class Target:
             "version": __version__,
             "classes": self.images.classes,
         }
-        if isinstance(self.network, Smoothed):
-            header |= {"smooth": self.network.sigma, "draws": self.network.draws}
+        network = self.network
+        if isinstance(network, Smoothed):
+            header |= {"smooth": network.sigma, "draws": network.draws}
+            network = network.network
+        if isinstance(network, Accelerated):
+            header["amp"] = network.precision
         if self.digest:
             header["images"] = self.digest
         return json.loads(json.dumps(header))  # type: ignore[no-any-return]  # as it will be read: tuples become lists
@@ -104,6 +109,13 @@ def open_target(
     called = build if isinstance(build, str) else type(build).__name__
     threat, smooth = (recipe.threat, recipe.smooth) if recipe else (None, 0.0)
     return Target(network, digest, called, images, where, threat, folder, shown, smooth)
+
+
+def in_precision(target: Target, amp: str) -> Target:
+    """The same target with the passes of its network in this precision."""
+    if amp not in get_args(Precision):
+        raise unknown("amp", amp, get_args(Precision))
+    return replace(target, network=accelerated(target.network, amp).eval())  # type: ignore[arg-type]  # it was checked
 
 
 def smooth_target(target: Target, sigma: float | None = None, draws: int = 16) -> Target:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from atent.report.tables import UNVERIFIED, mark, note
 from atent.report.terminal import print_table, tell
 from atent.storage.brackets import Bracket
+from atent.storage.certificates import smoothing_of
 
 
 def _cells(one: Bracket) -> Iterable[list[str]]:
@@ -33,9 +34,8 @@ def overlap_words(one: Bracket) -> str:
 def print_bracket(one: Bracket) -> None:
     """The robust accuracy at each radius, overlaps and cost."""
     how = one.header
-    settings = f"smoothed with sigma {how['sigma']:g}; n {how['n']:,}, alpha {how['alpha']:g}"
     print_table(
-        f"{one.certified.run}{mark(_verified(one))}: {len(one.rows):,} {how['data']} test images, {settings}; "
+        f"{one.certified.run}{mark(_verified(one))}: {len(one.rows):,} {how['data']} test images, {smoothing_of(how)}; "
         f"attacked by {how['label']}",
         ["l2 radius", "certified %", "open %", "broken %", "robust %, between [95 %]"],
         list(_cells(one)),

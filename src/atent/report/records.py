@@ -106,7 +106,8 @@ def _brackets(both: Bracket) -> Iterator[Record]:
 
 def _smoothed(one: Certified) -> Record:
     how = one.header
-    method = f"smoothed with sigma {how['sigma']:g}, n {how['n']}, alpha {how['alpha']:g}"
+    half = f", in {how['amp']}" if "amp" in how else ""
+    method = f"smoothed with sigma {how['sigma']:g}, n {how['n']}, alpha {how['alpha']:g}{half}"
     return {
         "network": one.run,
         "weights": how["weights"],

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from atent.storage.certificates import Certified
 from atent.storage.row_file import finished_files, leave_out
 from atent.storage.row_format import Content
-from atent.storage.rows import ATTACK, Rate, Row, clean_rate, median_distance, rate, robust_rate, smoothing_of
+from atent.storage.rows import ATTACK, Rate, Row, clean_rate, median_distance, rate, robust_rate, variant_of
 from atent.threat import Threat
 
 UNVERIFIED = "* Rows written by an older version, without checksums: not verified."
@@ -83,14 +83,14 @@ def grouped(folder: Path, files: Iterable[tuple[Path, Content[Row]]]) -> list[Gr
     """Attacks of a run folder, comparable ones grouped together, the smallest radius first.
 
     Where a folder has rows of several networks (a run trained further), the hash of the weights is added to the name,
-    and so is the smoothing.
+    and so are the smoothing and a half precision.
     """
     found: dict[tuple[str, str, str, str, str, Threat, int], Group] = {}
     for path, attack in files:
         header, threat = attack.header, Threat.parse(attack.header["threat"])
-        smoothing, images = smoothing_of(header), header.get("images", "")
-        key = (header["weights"], header["model"], smoothing, header["data"], images, threat, len(attack.rows))
-        name = f"{folder.resolve().name}{smoothing and f', {smoothing}'}"
+        variant, images = variant_of(header), header.get("images", "")
+        key = (header["weights"], header["model"], variant, header["data"], images, threat, len(attack.rows))
+        name = f"{folder.resolve().name}{variant and f', {variant}'}"
         group = found.setdefault(key, Group(name, header["data"], threat, header.get("classes") or [], [], []))
         group.files.append(path)
         group.attacks.append(attack)

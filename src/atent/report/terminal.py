@@ -123,13 +123,13 @@ def _tabulated(lines: "Sequence[Result]") -> tuple[str, list[str], list[list[str
 def print_certified(one: "Certified") -> None:
     """Certified accuracy at each radius asked for, and the settings of the certification."""
     from atent.report.tables import UNVERIFIED, mark
+    from atent.storage.certificates import smoothing_of
 
     how = one.header
-    settings = f"smoothed with sigma {how['sigma']:g}; n {how['n']:,}, alpha {how['alpha']:g}"
     covers = any(threat for _, threat in one.radii)
     rows = [[f"{radius:.4g}", threat, str(one.accuracy(radius))] for radius, threat in one.radii]
     print_table(
-        f"{one.run}{mark(one.verified)}: {len(one.rows):,} {how['data']} test images, {settings}",
+        f"{one.run}{mark(one.verified)}: {len(one.rows):,} {how['data']} test images, {smoothing_of(how)}",
         ["l2 radius", *(["covers"] if covers else []), "certified % [95 %]"],
         [row if covers else [row[0], row[2]] for row in rows],
     )

@@ -1,6 +1,6 @@
 """Rows of certificates, one per image, and the certified accuracies computed from them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 
@@ -25,6 +25,12 @@ class CertifyHeader(Header):
     block: NotRequired[Count]
     split: NotRequired[str]
     seed: NotRequired[int]
+
+
+def smoothing_of(header: Mapping[str, Any]) -> str:
+    """How the network was smoothed and its certificates were drawn, in words."""
+    half = f"; in {header['amp']}" if "amp" in header else ""
+    return f"smoothed with sigma {header['sigma']:g}; n {header['n']:,}, alpha {header['alpha']:g}{half}"
 
 
 @with_config(ConfigDict(extra="forbid"))

@@ -35,6 +35,7 @@ class Indexed(TypedDict):
 class Header(TypedDict):
     """The fields of every header. The rows are of every `every`-th image, the first `examples` of them.
 
+    `amp` is the half precision in which the network ran; without it, in float32.
     With an `order` the rows are of these images in this order, and the first of them alone are a result: a sample.
     """
 
@@ -48,6 +49,7 @@ class Header(TypedDict):
     version: NotRequired[str]
     classes: NotRequired[list[str]]
     images: NotRequired[str]
+    amp: NotRequired[Literal["bf16", "fp16"]]
     checksum: NotRequired[Literal["sha256"]]
 
 

@@ -36,9 +36,10 @@ class AttackHeader(Header):
     judged: NotRequired[str]
 
 
-def smoothing_of(header: Mapping[str, Any]) -> str:
-    """How the attacked network was smoothed; empty if it was not."""
-    return f"smoothed {header['smooth']:g}, {header['draws']} draws" if "smooth" in header else header.get("judged", "")
+def variant_of(header: Mapping[str, Any]) -> str:
+    """How the attacked network was smoothed, and in which half precision it ran; empty if neither."""
+    smoothed = f"smoothed {header['smooth']:g}, {header['draws']} draws" if "smooth" in header else ""
+    return ", ".join(filter(None, (smoothed or header.get("judged", ""), header.get("amp", ""))))
 
 
 @with_config(ConfigDict(extra="forbid"))

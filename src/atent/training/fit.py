@@ -16,6 +16,7 @@ from atent.data.given import Given
 from atent.data.images import Images, augment_crop_flip, epoch_batches, hold_out
 from atent.errors import Interrupted, UserError
 from atent.evaluation.attack import attack_images
+from atent.inputs import known
 from atent.machine import environment, ram_bytes
 from atent.methods import readable
 from atent.models.build import OBJECT
@@ -65,7 +66,7 @@ def fit(
     if not stream:
         train = train.in_memory()
     with logits_only(model) if model is not None else nullcontext():
-        state = initial_state(recipe, train, model, how.device)
+        state = initial_state(recipe, train, model, how)
         if recipe.weights and not run.last.exists():
             digest = load_start(state.model, recipe, train.shape)
             how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
@@ -108,8 +109,12 @@ def _fit(
         stop_requests(lambda: kept_line(run.last)) as stop,
         progress(label, total, "batches", state.epoch * per_epoch + state.batch) as show,
     ):
+        began, told = time.monotonic(), not how.compile
         while not state.finished(recipe):
             for _ in _train_epoch(state, recipe, train, per_epoch, run, how):
+                if not told:
+                    how.say(f"compiled: the first batch took {time.monotonic() - began:.1f} s")
+                    told = True
                 show(state.epoch * per_epoch + state.batch, progress_text(state, recipe))
                 if stop:
                     state.save(run.last, recipe)
@@ -124,7 +129,7 @@ def _train_epoch(
     (defense, optimizer, _), threat = recipe.methods, recipe.make_threat()
     order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))[state.batch :]
     saved = began = time.monotonic()
-    pause = 60 * how.checkpoint_minutes
+    pause, proven = 60 * how.checkpoint_minutes, False
     for indices, (x, y) in zip(order, train.batches(order, how.device, how.workers), strict=True):
         here = (state.epoch, state.batch)
         done = (state.epoch + state.batch / per_epoch) / recipe.epochs
@@ -136,9 +141,21 @@ def _train_epoch(
             x = augment_crop_flip(x, generator)
         now = threat.scaled(recipe.rates.eps_share(done))
         try:
-            with with_memory(defense, state.memory, indices, how.device, now) as informed:
-                added = {"awp": recipe.awp if done >= recipe.awp_start else 0.0, "gibbs": recipe.gibbs}
-                step = train_step(state.model, state.optimizer, informed, x, y, now, generator, **added)
+            # Images are read so that they are in the box: the first batch shows whether network and labels fit.
+            sure = known(x) if proven else nullcontext()
+            with sure, with_memory(defense, state.memory, indices, how.device, now) as informed:
+                step = train_step(
+                    state.running,
+                    state.optimizer,
+                    informed,
+                    x,
+                    y,
+                    now,
+                    generator,
+                    awp=recipe.awp if done >= recipe.awp_start else 0.0,
+                    gibbs=recipe.gibbs,
+                    scale=state.scale,
+                )
             adapt(defense, state.memory, step, now)
         except NotFiniteError:
             kept = f"{run.last} has the last good state" if run.last.exists() else "no checkpoint was saved yet"
@@ -150,6 +167,7 @@ def _train_epoch(
             state.average.update_parameters(state.model)
         state.tally.add(step.loss, step.cross_entropy, step.right, step.radius, len(y))
         state.batch += 1
+        proven = True
         if state.loss_is_stuck(train):
             _warn(state, train, how)
         began, state.tally.seconds = time.monotonic(), state.tally.seconds + time.monotonic() - began

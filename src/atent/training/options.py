@@ -15,7 +15,9 @@ class TrainingOptions:
 
     A checkpoint is written every `checkpoint_minutes`, and every `checkpoint_batches` if given. With `stream`, image
     files are read batch by batch in advance, by `workers` threads; without, all at the start. Default: stream if the
-    images would fill more than a quarter of the RAM. `say` is called with each line for the user.
+    images would fill more than a quarter of the RAM. With `compile`, the training's passes are compiled by
+    torch.compile, which takes seconds to minutes at the start and rounds sums in another way. `say` is called with
+    each line for the user.
     """
 
     device: torch.device | str = "cpu"
@@ -24,6 +26,7 @@ class TrainingOptions:
     checkpoint_minutes: float = 1.0
     checkpoint_batches: int | None = None
     tensorboard: bool = False
+    compile: bool = False
     say: Callable[[str], None] = say
 
     def __post_init__(self) -> None:

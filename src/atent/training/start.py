@@ -7,6 +7,7 @@ from torch import nn
 
 from atent.data.images import Images
 from atent.data.published import SOURCES
+from atent.models.accelerated import accelerated
 from atent.models.build import build_model
 from atent.models.outside import PRETRAINED
 from atent.models.standardize import Standardized
@@ -15,6 +16,8 @@ from atent.network import Shape
 from atent.optim.averaging import averaged
 from atent.randomness import derive_seed
 from atent.recipe import Recipe
+from atent.training.loss_scale import LossScale
+from atent.training.options import TrainingOptions
 from atent.training.state import State
 from atent.training.step import new_memory
 
@@ -29,15 +32,18 @@ def make_model(recipe: Recipe, images: Images, network: nn.Module | None = None)
     return Standardized(built, mean, std)
 
 
-def initial_state(recipe: Recipe, train: Images, network: nn.Module | None, device: torch.device | str) -> State:
+def initial_state(recipe: Recipe, train: Images, network: nn.Module | None, how: TrainingOptions) -> State:
     """The state before the first batch. The weights are drawn with the recipe's seed."""
     torch.manual_seed(derive_seed(recipe.seed, "weights"))
-    model = make_model(recipe, train, network).to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = make_model(recipe, train, network).to(device=how.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     freeze(model, recipe.freeze)
     average = averaged(model, recipe.averaging) if recipe.averaging else None
     defense, optimizer, _ = recipe.methods
     memory = new_memory(defense, len(train), recipe.make_threat())
-    return State(model, optimizer(model.parameters()), average, memory)
+    state = State(model, optimizer(model.parameters()), average, memory)
+    state.running = accelerated(model, recipe.amp, compiled=how.compile)
+    state.scale = LossScale() if recipe.amp == "fp16" else None
+    return state
 
 
 def load_start(model: nn.Module, recipe: Recipe, shape: Shape) -> str:

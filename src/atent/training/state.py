@@ -18,6 +18,7 @@ from atent.recipe import Recipe, parse_recipe
 from atent.storage.files import join_parts, load_tensors, save_tensors, take_part
 from atent.storage.run import Run
 from atent.training.alarms import RECENT, Tally, learned_accuracy
+from atent.training.loss_scale import LossScale
 from atent.training.optimizer_state import pack_optimizer, unpack_optimizer
 
 
@@ -67,6 +68,7 @@ class Position(BaseModel):
     history: list[Epoch]
     optimizer: list[str] | None = None  # not in checkpoints of the first versions
     optimizer_rest: dict[str, Any] = {}  # what is no tensor in it
+    scale: LossScale | None = None
 
 
 @dataclass
@@ -81,6 +83,11 @@ class State:
     batch: int = 0
     tally: Tally = field(default_factory=Tally)
     history: list[Epoch] = field(default_factory=list)
+    scale: LossScale | None = None  # of the loss in float16
+    running: nn.Module = field(init=False)  # the network whose passes train it: itself, or in half precision
+
+    def __post_init__(self) -> None:
+        self.running = self.model
 
     @property
     def result(self) -> nn.Module:
@@ -117,6 +124,7 @@ class State:
             history=self.history,
             optimizer=sorted(moments),
             optimizer_rest=rest,
+            scale=self.scale,
         )
         save_tensors(path, join_parts(parts), {"recipe": recipe.model_dump(mode="json"), **position.model_dump()})
 
@@ -149,6 +157,7 @@ class State:
             position.tally,
             position.history,
         )
+        self.scale = position.scale or self.scale
 
 
 def _check_position(position: Position, recipe: Recipe, per_epoch: int) -> None:

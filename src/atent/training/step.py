@@ -1,7 +1,7 @@
 """The training step: a batch, the loss terms of the defense, one update of the weights."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple, TypeGuard
@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from atent.defenses import Defense, Remembering, Search, in_two_parts
-from atent.defenses.protocols import Terms, checked_terms
+from atent.defenses.protocols import Term, Terms, checked_terms
 from atent.errors import UserError
-from atent.inputs import checked
+from atent.inputs import checked, known
 from atent.losses import cross_entropy, soft_maximum
 from atent.optim.optimizers import Drawing
 from atent.optim.weight_perturbation import perturbed, statistics_kept
 from atent.threat import Threat
+from atent.training.loss_scale import LossScale
 
 
 class NotFiniteError(ArithmeticError):
@@ -79,59 +80,86 @@ def train_step(
     *,
     awp: float = 0.0,
     gibbs: float = 0.0,
+    scale: LossScale | None = None,
 ) -> Step:
     """One step on one batch; each loss term is back-propagated when it is yielded, so only one graph is alive.
 
     An optimizer may ask for several gradients (Entropy-SGD); the defense then searches again for each. The random
     numbers of the optimizer also come from the generator. If the loss or its gradient is not finite, `NotFiniteError`
-    is raised and the weights stay unchanged.
+    is raised and the weights stay unchanged. For each gradient numbers are read from the device once.
 
     With `awp` the gradient is taken at weights moved by that share of their size to raise the loss at the same points
-    (`perturbed`). With `gibbs` the examples of a batch are weighed by softmax(loss / gibbs) (`soft_maximum`).
+    (`perturbed`). With `gibbs` the examples of a batch are weighed by softmax(loss / gibbs) (`soft_maximum`). With a
+    `scale` the loss is multiplied by it and the gradient divided; a gradient that is not finite is then computed again
+    with a smaller scale.
     """
     threat = Threat.parse(threat)
     set_training(model)
     if isinstance(optimizer, Drawing):
         optimizer.generator = generator
-    total, first, term = 0.0, None, None  # of the last gradient
+    step: Step | None = None  # of the last gradient
 
-    def back_propagate(found: Terms) -> None:
-        nonlocal total, first, term
+    def back_propagate(found: Terms) -> Callable[[], Step]:
         optimizer.zero_grad()
-        total, first = 0.0, None
+        losses: list[Tensor] = []
+        first = term = None
         for term in checked_terms(found, defense, x):
-            if gibbs and first is not None:
+            if gibbs and losses:
                 raise UserError(f"gibbs = {gibbs:g} weighs the examples of one loss term; the defense yields several")
             loss = soft_maximum(term.loss, gibbs) if gibbs else term.loss.mean()
-            loss.backward()
-            total += float(loss.detach())
-            first = term.logits.detach() if first is None else first
+            (loss if scale is None else loss * scale.value).backward()
+            losses.append(loss.detach())
+            first = term if first is None else first
+        assert first is not None
+        assert term is not None
+        return partial(_read, model, losses, first, term, x, y, threat)
 
     def differentiate() -> float:
-        if awp:
-            parts = in_two_parts(defense)
-            with checked(model, x, y, threat):
+        nonlocal step
+        with checked(model, x, y, threat), known(x):
+            if awp:
+                parts = in_two_parts(defense)
                 points = parts.find(model, x, y, threat, generator)
-            with statistics_kept(model):
-                back_propagate(parts.loss_at(model, x, y, points))
-            with perturbed(model, awp):
-                back_propagate(parts.loss_at(model, x, y, points))
-        else:
-            back_propagate(defense(model, x, y, threat, generator))
-        norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
-        if not (math.isfinite(total) and torch.stack(norms).isfinite().all()):
-            raise NotFiniteError
-        return total
+                with statistics_kept(model):
+                    back_propagate(parts.loss_at(model, x, y, points))
+                with perturbed(model, awp):
+                    read = back_propagate(parts.loss_at(model, x, y, points))
+            else:
+                read = back_propagate(defense(model, x, y, threat, generator))
+        if scale is not None:
+            scale.divide(model)
+        try:
+            step = read()
+        except NotFiniteError:
+            if scale is None or not scale.shrink():
+                raise
+            return differentiate()
+        if scale is not None:
+            scale.grow()
+        return step.loss
 
     optimizer.step(differentiate)
-    assert first is not None
-    assert term is not None
-    return Step(
-        total,
-        float(cross_entropy(first, y).mean()),
-        int((term.logits.detach().argmax(1) == y).sum()),
-        float(threat.size(term.x_adv - x).mean()),
-    )
+    assert step is not None
+    return step
+
+
+def _read(
+    model: nn.Module, losses: Sequence[Tensor], first: Term, last: Term, x: Tensor, y: Tensor, threat: Threat
+) -> Step:
+    """What a step reports, in one transfer from the device, with the norms that show whether its gradient is finite."""
+    norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
+    reported = [
+        cross_entropy(first.logits.detach(), y).mean(),
+        (last.logits.detach().argmax(1) == y).sum(),
+        threat.size(last.x_adv - x).mean(),
+    ]
+    kind = torch.promote_types(losses[0].dtype, torch.float32)
+    numbers = torch.stack([value.to(kind) for value in (*losses, *reported, *norms)]).tolist()
+    count = len(losses)
+    total, (entropy, right, radius) = sum(numbers[:count]), numbers[count : count + 3]
+    if not all(map(math.isfinite, (total, *numbers[count + 3 :]))):
+        raise NotFiniteError
+    return Step(total, entropy, int(right), radius)
 
 
 def set_training(model: nn.Module) -> None:
