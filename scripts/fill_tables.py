@@ -10,8 +10,10 @@ import robustness_curve
 import side_by_side
 
 from atent.evaluation.estimate import estimates
+from atent.report.brackets import bracket_markdown
 from atent.report.tables import Result, certified_markdown, markdown, results
 from atent.report.terminal import print_results
+from atent.storage.brackets import brackets
 from atent.storage.certificates import certified
 from atent.storage.files import read_rows
 
@@ -68,6 +70,10 @@ def proven() -> str:
     return certified_markdown([one for folder in networks() for one in certified(folder)])
 
 
+def two_sided() -> str:
+    return bracket_markdown([one for folder in networks() for one in brackets(folder)])
+
+
 def ablated() -> str:
     return ablation.table(list(read_rows(RESULTS / "ablation.jsonl")))
 
@@ -92,6 +98,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "whole test set": sampled,
         "side by side": compared,
         "certified": proven,
+        "two-sided": two_sided,
     },
     "docs/atent.md": {"ablation": ablated, "our result": result_sentence("atent")},
     "docs/standard.md": {"our result": result_sentence("sgd")},
