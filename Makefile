@@ -11,7 +11,7 @@ setup: .venv/ready
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,attacks,report]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,attacks,report,export]'
 	touch $@
 
 demo: setup

@@ -59,19 +59,19 @@ class Described:
 
     def _what(self) -> str:
         channels, height, width = self.image
+        pixels = f"{height} x {width} pixels, {channels} channel{'s' * (channels > 1)}"
         smoothed = f", smoothed with noise of deviation {self.recipe.smooth:g}" if self.recipe.smooth else ""
+        network = f"`{self.recipe.model}` with {self.parameters:,} parameters{smoothed}"
         return (
-            f"`{self.recipe.model}` with {self.parameters:,} parameters{smoothed}, for {len(self.classes)} classes of "
-            f"{self.recipe.data} ({height} x {width} pixels, {channels} channel{'s' * (channels > 1)}), trained against "
-            f"`{self.recipe.threat}` with `{self.recipe.defense['name']}` by atent. It takes pixels in [0, 1] and "
-            f"returns logits; standardization, if any, is its first layer. sha256 of the weights: `{self.weights}`."
+            f"{network}, for the {len(self.classes)} classes of {self.recipe.data} ({pixels}). Trained by atent with "
+            f"the defense `{self.recipe.defense['name']}` against `{self.recipe.threat}`. It takes pixels in [0, 1] "
+            f"and returns logits; standardization, if any, is its first layer.\n\nsha256 of the weights: `{self.weights}`"
         )
 
     def _use(self) -> str:
-        return (
-            "```python\nimport atent\n\nnetwork = atent.load('model.safetensors')  # a torch.nn.Module in eval mode\n```"
-            f"\n\n```sh\natent attack model.safetensors --threat {self.recipe.threat} --suite strong\n```"
-        )
+        python = "import atent\n\nnetwork = atent.load('model.safetensors')  # a torch.nn.Module in eval mode"
+        command = f"atent attack model.safetensors --threat {self.recipe.threat} --suite strong"
+        return f"```python\n{python}\n```\n\n```sh\n{command}\n```"
 
     def _accuracy(self) -> str:
         if not self.found:

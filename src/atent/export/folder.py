@@ -91,7 +91,7 @@ def export_run(
     if recipe.data not in SOURCES:
         write_json(folder / "data.json", {"image": list(shape.image), "classes": list(classes)})
     write_atomically(folder / "README.md", about.card().encode())
-    lines = [f"{folder}: model.safetensors, config.json, README.md ({len(about.found)} results)"]
+    lines = [f"{folder}: model.safetensors, config.json, README.md (results of these weights: {len(about.found)})"]
     if onnx or program:
         x, which = _hundred(recipe.data, data_dir, shape)
         for wanted, write, file in ((onnx, write_onnx, "model.onnx"), (program, write_program, "model.pt2")):

@@ -1,7 +1,8 @@
 """A network in other formats. Each is checked: it must give the network's answers on a hundred images."""
 
 import importlib
-import os
+import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,9 +23,23 @@ def aside(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
         yield part
-        os.replace(part, path)
+        part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what torch's exporters warn of: operators of torchvision, and their own use of old functions."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def write_onnx(network: nn.Module, x: Tensor, path: Path) -> None:
@@ -34,7 +49,7 @@ def write_onnx(network: nn.Module, x: Tensor, path: Path) -> None:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
         raise UserError(f"--onnx: {error}; pip install 'atent[export]' installs what it needs") from None
-    with aside(path) as part:
+    with aside(path) as part, quiet():
         shapes = ({0: torch.export.Dim("images")},)
         program = torch.onnx.export(
             network, (x[:2],), dynamic_shapes=shapes, input_names=["pixels"], output_names=["logits"], verbose=False
@@ -47,7 +62,7 @@ def write_onnx(network: nn.Module, x: Tensor, path: Path) -> None:
 
 def write_program(network: nn.Module, x: Tensor, path: Path) -> None:
     """Write the network by torch.export, with any number of images; the loaded program must answer as it does."""
-    with aside(path) as part:
+    with aside(path) as part, quiet():
         exported = torch.export.export(network, (x[:2],), dynamic_shapes=({0: torch.export.Dim("images")},))
         torch.export.save(exported, part)
         program = torch.export.load(part).module()
