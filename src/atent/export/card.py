@@ -65,7 +65,8 @@ class Described:
         return (
             f"{network}, for the {len(self.classes)} classes of {self.recipe.data} ({pixels}). Trained by atent with "
             f"the defense `{self.recipe.defense['name']}` against `{self.recipe.threat}`. It takes pixels in [0, 1] "
-            f"and returns logits; standardization, if any, is its first layer.\n\nsha256 of the weights: `{self.weights}`"
+            f"and returns logits; standardization, if any, is its first layer.\n\n"
+            f"sha256 of the weights: `{self.weights}`"
         )
 
     def _use(self) -> str:
