@@ -1,5 +1,6 @@
 """Options of a training that do not change its result."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ class TrainingOptions:
 
     A checkpoint is written every `checkpoint_minutes`, and every `checkpoint_batches` if given. With `stream`, image
     files are read batch by batch in advance, by `workers` threads; without, all at the start. Default: stream if the
-    images would fill more than a quarter of the RAM. `say` is called with each line for the user.
+    images would fill more than a quarter of the RAM. `say` is called with each line for the user; `clock` gives
+    seconds, for the budget of a recipe with `minutes`.
     """
 
     device: torch.device | str = "cpu"
@@ -25,6 +27,7 @@ class TrainingOptions:
     checkpoint_batches: int | None = None
     tensorboard: bool = False
     say: Callable[[str], None] = say
+    clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("checkpoint_minutes", 0), ("checkpoint_batches", 1)):

@@ -1,0 +1,162 @@
+"""The time of a training: what it has used, what it will take, and a schedule that ends with a budget of minutes."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import nn
+
+from atent.attacks import ATTACKS
+from atent.attacks.cost import passes_per_image
+from atent.methods import names_in
+from atent.network import Passes, counted
+from atent.recipe import Recipe
+
+PLANNED_AFTER = 20  # batches
+SURE_AFTER = 10.0  # seconds, or so many times PLANNED_AFTER: fewer are too few for an estimate
+MANY = 5
+
+
+@dataclass
+class Spent:
+    """The time of a training in all its processes, as a checkpoint stores it.
+
+    `used`: seconds; `planned`: those of the whole training, as expected after its first batches; `done`: with a budget,
+    the share of the schedule that is done.
+    """
+
+    used: float = 0.0
+    planned: float | None = None
+    done: float = 0.0
+
+
+class Watch:
+    """Measures a training in this process. With a budget it decides how far the schedule is and when an epoch ends.
+
+    After each batch the rest of the schedule is spread over the time that is left, without the time of the evaluations
+    to come. So the schedule ends with the budget, however fast the batches are. An epoch is a pass over the training
+    images. The last one is cut at the end of the time; the last two share the rest equally, so that none is very short.
+    """
+
+    def __init__(self, recipe: Recipe, clock: Callable[[], float], began: float) -> None:
+        self.recipe, self.clock = recipe, clock
+        self.began = self.origin = self.mark = began
+        self.spent, self.per_epoch, self.held = Spent(), 1, 0
+        self.batches, self.batch_seconds = 0, 0.0  # of this process; a batch in the mean of the last ones
+        self.step: Passes | None = None
+        self.evaluation: float | None = None  # seconds of the last one
+
+    def resume(self, spent: Spent, per_epoch: int, held: int) -> None:
+        """Continue from the time of a checkpoint; `held` images are evaluated after every epoch."""
+        self.spent, self.per_epoch, self.held = spent, per_epoch, held
+        self.origin = self.began - spent.used
+        self.mark = self.clock()
+
+    @property
+    def budget(self) -> float | None:
+        """Seconds."""
+        return None if self.recipe.minutes is None else 60 * self.recipe.minutes
+
+    @property
+    def over(self) -> bool:
+        """Whether the time of a budget is over."""
+        return self.spent.done >= 1
+
+    def share(self, epoch: int, batch: int) -> float:
+        """The share of the schedule that is done before this batch."""
+        if self.budget is None:
+            return (epoch + batch / self.per_epoch) / self.recipe.epochs
+        return self.spent.done
+
+    @contextmanager
+    def counting(self, model: nn.Module) -> Iterator[None]:
+        """Count the passes of the second batch; they give the time of an evaluation before there is one.
+
+        The first batch of a warm-up has eps = 0 and no search.
+        """
+        if self.batches != 1:
+            yield
+            return
+        with counted(model) as passes:
+            yield
+        self.step = passes
+
+    def count(self, epoch: int, batch: int) -> bool:
+        """Count a batch: `batch` of this epoch are done. Returns whether a budget ends the epoch here."""
+        took = self._lap()
+        self.batches += 1
+        weight = 1 if self.batches <= 2 else 1 / min(self.batches - 1, PLANNED_AFTER)  # the first batch is slow
+        self.batch_seconds += weight * (took - self.batch_seconds)
+        if self.budget is None:
+            self._plan(epoch, batch)
+            return False
+        self.spent.planned = self.budget
+        left = self.budget - self.spent.used
+        evaluation = self.expected_evaluation()
+        # Batches that are left in the whole training, if the evaluations of whole epochs are counted with them.
+        ahead = left / (self.batch_seconds + evaluation / self.per_epoch)
+        evaluations = max(1, math.ceil((batch + ahead) / self.per_epoch))
+        training = left - min(evaluations * evaluation, self.budget / 2)
+        if training <= self.batch_seconds / 2:
+            self.spent.done = 1.0
+            return True
+        self.spent.done += (1 - self.spent.done) * took / (training + took)
+        return evaluations == 2 and batch * self.batch_seconds >= training
+
+    def evaluated(self) -> None:
+        """Count the evaluation of an epoch. What is left of a budget may be too little for another one."""
+        self.evaluation = self._lap()
+        if self.budget is not None and self.budget - self.spent.used < self.evaluation + self.batch_seconds:
+            self.spent.done = 1.0
+
+    def expected_evaluation(self) -> float:
+        """Seconds: those of the last one; before there is one, those of its passes at the rate of the training."""
+        if self.evaluation is not None:
+            return self.evaluation
+        work = self.step.work if self.step else 0
+        return self.batch_seconds * self.held * self._monitor_work / work if work else 0.0
+
+    @cached_property
+    def _monitor_work(self) -> int:
+        """The work of the monitor for an image that withstands it; 0 of an attack that is not ours: not known."""
+        recipe = self.recipe
+        if not {*ATTACKS, "cascade"}.issuperset(names_in(recipe.monitor)):
+            return 0
+        draws = recipe.monitor_draws if recipe.smooth else 1
+        return passes_per_image(recipe.methods.monitor, recipe.make_threat(), sigma=recipe.smooth, draws=draws).work
+
+    def position(self, epoch: int, batch: int) -> tuple[int, int]:
+        """The batches that are done, and those of the whole training; with a budget those of this process."""
+        if self.budget is None:
+            return epoch * self.per_epoch + batch, self.recipe.epochs * self.per_epoch
+        if self.over:
+            return self.batches, self.batches
+        rate = self.batches / max(self.mark - self.began, 1e-9)  # with evaluations, as the progress line has it
+        return self.batches, self.batches + max(1, math.ceil((self.budget - self.spent.used) * rate))
+
+    def verdict(self) -> str:
+        """What was planned, next to what it took; empty if the training was too short for an estimate."""
+        if self.spent.planned is None:
+            return ""
+        ratio = self.spent.used / self.spent.planned
+        return f"planned {clock_text(self.spent.planned)}, took {clock_text(self.spent.used)} ({ratio:.2f}x)"
+
+    def _lap(self) -> float:
+        now = self.clock()
+        took, self.mark, self.spent.used = now - self.mark, now, now - self.origin
+        return took
+
+    def _plan(self, epoch: int, batch: int) -> None:
+        sure = self.spent.used >= SURE_AFTER or self.batches >= MANY * PLANNED_AFTER
+        if self.spent.planned is None and self.batches >= PLANNED_AFTER and sure:
+            batches = (self.recipe.epochs - epoch) * self.per_epoch - batch
+            evaluations = (self.recipe.epochs - epoch) * self.expected_evaluation()
+            self.spent.planned = self.spent.used + batches * self.batch_seconds + evaluations
+
+
+def clock_text(seconds: float) -> str:
+    """`0:12:43`: hours, minutes, seconds."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
