@@ -95,10 +95,13 @@ class Watch:
         self.spent.planned = self.budget
         left = self.budget - self.spent.used
         evaluation = self.expected_evaluation()
-        # Batches that are left in the whole training, if the evaluations of whole epochs are counted with them.
-        ahead = left / (self.batch_seconds + evaluation / self.per_epoch)
-        evaluations = max(1, math.ceil((batch + ahead) / self.per_epoch))
-        training = left - min(evaluations * evaluation, self.budget / 2)
+        # The fewest evaluations such that the batches of this epoch and those that are left fit into as many epochs.
+        epochs = (batch * self.batch_seconds + left) / (self.per_epoch * self.batch_seconds + evaluation)
+        evaluations = max(1, math.ceil(epochs - 1e-6))
+        training = left - evaluations * evaluation
+        whole = ((evaluations - 1) * self.per_epoch - batch) * self.batch_seconds
+        if training < whole / 2:  # what is left after whole epochs is not enough for another evaluation
+            evaluations, training = evaluations - 1, whole
         if training <= self.batch_seconds / 2:
             self.spent.done = 1.0
             return True
@@ -115,8 +118,10 @@ class Watch:
         """Seconds: those of the last one; before there is one, those of its passes at the rate of the training."""
         if self.evaluation is not None:
             return self.evaluation
-        work = self.step.work if self.step else 0
-        return self.batch_seconds * self.held * self._monitor_work / work if work else 0.0
+        if self.step is None or not self.step.work:
+            return 0.0
+        expected = self.batch_seconds * self.held * self._monitor_work / self.step.work
+        return expected if self.budget is None else min(expected, self.budget / 2)
 
     @cached_property
     def _monitor_work(self) -> int:

@@ -31,7 +31,7 @@ from atent.training.alarms import STUCK_ADVICE, collapse_text, collapsed, masked
 from atent.training.budget import Watch
 from atent.training.lines import epoch_line, kept_line, not_finite_line, progress_text
 from atent.training.options import TrainingOptions
-from atent.training.recovery import FailedError, fail, is_good, is_lost, learning_rate_factor, take_back
+from atent.training.recovery import FailedError, fail, is_good, is_lost, keep_first, learning_rate_factor, take_back
 from atent.training.start import initial_state, load_start, training_data
 from atent.training.state import Epoch, State, score
 from atent.training.step import NotFiniteError, adapt, train_step, with_memory
@@ -98,8 +98,8 @@ def _fit(
     watch.resume(state.spent, per_epoch, len(held))
     write_rows(run.log, state.history)
     begun = not state.finished(recipe)
-    if begun and recipe.recoveries and not run.good.exists():
-        state.save(run.good, recipe)
+    if begun and recipe.recoveries:
+        keep_first(state, recipe, train, run)
     label, (done, total) = f"training {run.folder.name}", watch.position(state.epoch, state.batch)
     with (
         board(run.board, state.history) if how.tensorboard else no_board() as draw,

@@ -35,12 +35,20 @@ def is_lost(state: State, recipe: Recipe, images: Images, done: float) -> bool:
 
 def is_good(state: State, images: Images) -> bool:
     """Whether the network has learned something in the last batches and is not losing it again."""
-    right = state.tally.recent_right
-    half = len(right) // 2
     if state.tally.stuck(images):
         return False
-    least = max(learned_accuracy(images.constant_accuracy), 0.8 * fmean(right[:half])) if half >= LEAST else 0.0
-    return fmean(right[half:]) >= least
+    right = state.tally.recent_right
+    half = len(right) // 2
+    if half < LEAST:
+        return True
+    older, newer = fmean(right[:half]), fmean(right[half:])
+    return newer >= max(learned_accuracy(images.constant_accuracy), 0.8 * older)
+
+
+def keep_first(state: State, recipe: Recipe, images: Images, run: Run) -> None:
+    """Save the state in which a process begins, if there is no good one, or a kill came before it was saved as such."""
+    if not run.good.exists() or (state.batch == 0 and is_good(state, images)):
+        state.save(run.good, recipe)
 
 
 def learning_rate_factor(state: State) -> float:
