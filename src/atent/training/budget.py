@@ -125,12 +125,7 @@ class Watch:
 
     @cached_property
     def _monitor_work(self) -> int:
-        """The work of the monitor for an image that withstands it; 0 of an attack that is not ours: not known."""
-        recipe = self.recipe
-        if not {*ATTACKS, "cascade"}.issuperset(names_in(recipe.monitor)):
-            return 0
-        draws = recipe.monitor_draws if recipe.smooth else 1
-        return passes_per_image(recipe.methods.monitor, recipe.make_threat(), sigma=recipe.smooth, draws=draws).work
+        return monitor_passes(self.recipe).work
 
     def position(self, epoch: int, batch: int) -> tuple[int, int]:
         """The batches that are done, and those of the whole training; with a budget those of this process."""
@@ -165,3 +160,11 @@ def clock_text(seconds: float) -> str:
     """`0:12:43`: hours, minutes, seconds."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def monitor_passes(recipe: Recipe) -> Passes:
+    """The passes of the recipe's monitor for an image that withstands it; none of an attack that is not ours."""
+    if not {*ATTACKS, "cascade"}.issuperset(names_in(recipe.monitor)):
+        return Passes()
+    draws = recipe.monitor_draws if recipe.smooth else 1
+    return passes_per_image(recipe.methods.monitor, recipe.make_threat(), sigma=recipe.smooth, draws=draws)
