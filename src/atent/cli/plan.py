@@ -62,9 +62,10 @@ def plan(
         evaluation_jobs,
         here,
         needs_of,
-        probe_for,
+        probe_request,
     )
     from atent.planning.plan import on as place_on
+    from atent.planning.probe import run_probe
     from atent.planning.sizes import find_sizes
     from atent.recipe import load_recipe
 
@@ -85,7 +86,7 @@ def plan(
     jobs += [certification_job(needs, certify, n)] if certify is not None else []
     places = []
     if not no_probe:
-        probe = probe_for(needs, chosen, data_dir, str(pick_device(device)), threads)
+        probe = run_probe(probe_request(needs, chosen, data_dir, str(pick_device(device)), threads))
         places.append(here(needs, chosen, probe, devices, jobs))
     places += [place for one in accelerators for place in place_on(needs, chosen, one, devices, share, jobs)]
     places = [place.priced(price, devices) for place in places]
@@ -112,7 +113,7 @@ def _print_needs(name: str, recipe: "Recipe", needs: "Needs", jobs: "list[Job]")
             "passes per image",
             f"{step.forward} forward, {step.backward} backward ({step.to_weights} of them to the weights)",
         ],
-        ["passes in total", f"{needs.epochs * images * step.forward:.3g} forward"],
+        ["passes in total", f"{needs.epochs * images * step.forward:,} images forward"],
         ["operations", f"{_si(needs.operations.forward)}FLOP per forward pass, {_si(needs.total)}FLOP in total"],
         ["memory", f"{_si(needs.memory(recipe.batch))}B for weights, optimizer and activations of a batch"],
     ]

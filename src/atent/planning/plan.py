@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ from atent.network import Passes, Shape
 from atent.planning.accelerators import Accelerator
 from atent.planning.operations import Operations, count_operations
 from atent.planning.passes import mean_cost
-from atent.planning.probe import Probe, run_probe
+from atent.planning.probe import Probe, request
 from atent.planning.sizes import Sizes
 from atent.recipe import Recipe
 from atent.smoothing.stopping import Smoothing
@@ -171,11 +172,13 @@ def on(
         )
 
 
-def probe_for(needs: Needs, recipe: Recipe, data_dir: Path | None, device: str, threads: int | None) -> Probe:
+def probe_request(
+    needs: Needs, recipe: Recipe, data_dir: Path | None, device: str, threads: int | None
+) -> dict[str, Any]:
     """A probe of the training as it is, or, where a batch would take too long, of plain batches of a few images."""
     affordable = recipe.batch * mean_cost(recipe, needs.operations.of) <= AFFORDABLE or device != "cpu"
     batch = recipe.batch if affordable else FEW
-    return run_probe(recipe, needs.sizes, data_dir, device, threads, batch=batch, plain=not affordable)
+    return request(recipe, needs.sizes, data_dir, device, threads, batch=batch, plain=not affordable)
 
 
 def evaluation_jobs(needs: Needs, recipe: Recipe, suite: str, within: float | None) -> list[Job]:
@@ -206,14 +209,14 @@ def _attack_job(
 def certification_job(needs: Needs, sigma: float, n: int) -> Job:
     """The draws of the stopping rule, if the class's probability is spread evenly over the images between 1/2 and 1."""
     how, _ = plan_certificates(Smoothing(sigma, n=n), [], [], needs.sizes.shape.image, exact=False)
-    drawn = [_draws(how, 0.5 + (k + 0.5) / (2 * EVENLY)) for k in range(EVENLY)]
+    drawn = [draws_of(how, 0.5 + (k + 0.5) / (2 * EVENLY)) for k in range(EVENLY)]
     each = Passes(forward=round(sum(drawn) / EVENLY) + how.n0)
     images = needs.sizes.test
     note = f"if the class's probability is spread evenly between 1/2 and 1; at most {n + how.n0:,} draws per image"
     return Job(f"certify, sigma {sigma:g}", each, images, images * needs.operations.of(each), note)
 
 
-def _draws(how: Smoothing, probability: float) -> int:
+def draws_of(how: Smoothing, probability: float) -> int:
     """The draws after which an image is settled whose draws agree exactly this often."""
     test = how.test()
     while not test.settled:

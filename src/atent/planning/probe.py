@@ -57,13 +57,13 @@ class _EnoughError(Exception):
 class _Clock:
     """The time; it raises `_EnoughError` when enough batches are done."""
 
-    def __init__(self) -> None:
-        self.marks: list[float] = []
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.marks = seconds, list[float]()
 
     def __call__(self) -> float:
         self.marks.append(time.monotonic())
         timed = self.timed
-        if len(timed) >= MOST or (len(timed) >= LEAST and sum(timed) >= SECONDS):
+        if len(timed) >= MOST or (len(timed) >= LEAST and sum(timed) >= self.seconds):
             raise _EnoughError
         return self.marks[-1]
 
@@ -79,19 +79,31 @@ class _Clock:
         return fmean(one for one in timed if one > median(timed) / 10)
 
 
-def run_probe(
-    recipe: Recipe, sizes: Sizes, data_dir: Path | None, device: str, threads: int | None, *, batch: int, plain: bool
-) -> Probe:
-    """Probe a training in a process of its own, with so many images in a batch; `plain`: without the search."""
+def request(
+    recipe: Recipe,
+    sizes: Sizes,
+    data_dir: Path | None = None,
+    device: str = "cpu",
+    threads: int | None = None,
+    *,
+    batch: int,
+    plain: bool = False,
+    seconds: float = SECONDS,
+) -> dict[str, Any]:
+    """What a probe is asked: to train so long, with so many images in a batch; `plain`: without the search."""
     changes: dict[str, Any] = {"batch": batch, "minutes": None, "recoveries": 0, "patience": None, "weights": None}
     changes |= {"reset": (), "epochs": 1000, "validation": 0}  # no evaluation between the batches
     if plain:
         changes |= {"defense": {"name": "standard"}, "awp": 0.0, "gibbs": 0.0}
     table = {**recipe.model_dump(mode="json"), **changes}
-    asked = {"recipe": table, "sizes": sizes, "data_dir": data_dir and str(data_dir)}
-    work = json.dumps({**asked, "device": device, "threads": threads})
+    place = {"data_dir": str(data_dir) if data_dir else None, "device": device, "threads": threads, "seconds": seconds}
+    return {"recipe": table, "sizes": sizes, **place}
+
+
+def run_probe(asked: Mapping[str, Any]) -> Probe:
+    """Answer a request in a process of its own, whose memory is that of a training."""
     command = [sys.executable, "-m", "atent.planning.probe"]
-    done = subprocess.run(command, input=work, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
         raise UserError(f"the probe failed: {reason.removeprefix('atent.errors.UserError: ')}")
@@ -104,7 +116,7 @@ def measure(asked: Mapping[str, Any]) -> Probe:
     train, test, (image, classes) = asked["sizes"]
     recipe, device = parse_recipe(asked["recipe"], "recipe", make="all"), torch.device(asked["device"])
     sizes, data_dir = Sizes(train, test, Shape(tuple(image), classes)), asked["data_dir"] and Path(asked["data_dir"])
-    clock = _Clock()
+    clock = _Clock(asked["seconds"])
     network = build_model(recipe.model, sizes.shape)
     with tempfile.TemporaryDirectory() as folder:
         real = _train(recipe, sizes, data_dir, network, Path(folder), clock, device)
