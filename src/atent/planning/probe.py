@@ -93,6 +93,7 @@ def request(
     """What a probe is asked: to train so long, with so many images in a batch; `plain`: without the search."""
     changes: dict[str, Any] = {"batch": batch, "minutes": None, "recoveries": 0, "patience": None, "weights": None}
     changes |= {"reset": (), "epochs": 1000, "validation": 0}  # no evaluation between the batches
+    changes["monitor_examples"] = batch if plain else max(sizes.evaluated(recipe), 1)
     if plain:
         changes |= {"defense": {"name": "standard"}, "awp": 0.0, "gibbs": 0.0}
     table = {**recipe.model_dump(mode="json"), **changes}
@@ -151,7 +152,7 @@ def _train(
 
 def _pass_seconds(network: nn.Module, shape: Shape, recipe: Recipe, device: torch.device) -> float:
     """Seconds of a forward pass of an image: two steps of an attack on a batch that is classified correctly."""
-    count = min(BATCH, max(recipe.monitor_examples, recipe.batch), 4 * recipe.batch)
+    count = min(BATCH, recipe.monitor_examples)
     x = torch.rand(count, *shape.image)
     with borrowed(network):
         y = predict(network, x.to(device)).cpu()
