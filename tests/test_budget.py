@@ -49,7 +49,7 @@ class Simulated:
         watch.resume(Spent(), PER_EPOCH, 0)
         while not watch.over:
             for batch in range(PER_EPOCH):
-                self.work(watch.share(len(self.evaluated_after), batch))
+                self.work(watch.spent.done)
                 if watch.count(len(self.evaluated_after), batch + 1):
                     break
             self.evaluate({})

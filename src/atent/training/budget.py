@@ -1,17 +1,14 @@
 """The time of a training: what it has used, what it will take, and a schedule that ends with a budget of minutes."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-
-from torch import nn
 
 from atent.attacks import ATTACKS
 from atent.attacks.cost import passes_per_image
 from atent.methods import names_in
-from atent.network import Passes, counted
+from atent.network import Passes
 from atent.recipe import Recipe
 
 PLANNED_AFTER = 20  # batches
@@ -42,17 +39,17 @@ class Watch:
 
     def __init__(self, recipe: Recipe, clock: Callable[[], float], began: float) -> None:
         self.recipe, self.clock = recipe, clock
-        self.began = self.origin = self.mark = began
+        self.began = self.origin = self.resumed = self.mark = began
         self.spent, self.per_epoch, self.held = Spent(), 1, 0
         self.batches, self.batch_seconds = 0, 0.0  # of this process; a batch in the mean of the last ones
-        self.step: Passes | None = None
+        self.counts_passes, self.step = False, Passes()  # whether the next batch is counted; the one that was
         self.evaluation: float | None = None  # seconds of the last one
 
     def resume(self, spent: Spent, per_epoch: int, held: int) -> None:
         """Continue from the time of a checkpoint; `held` images are evaluated after every epoch."""
         self.spent, self.per_epoch, self.held = spent, per_epoch, held
         self.origin = self.began - spent.used
-        self.mark = self.clock()
+        self.resumed = self.mark = self.clock()
 
     @property
     def budget(self) -> float | None:
@@ -64,29 +61,11 @@ class Watch:
         """Whether the time of a budget is over."""
         return self.spent.done >= 1
 
-    def share(self, epoch: int, batch: int) -> float:
-        """The share of the schedule that is done before this batch."""
-        if self.budget is None:
-            return (epoch + batch / self.per_epoch) / self.recipe.epochs
-        return self.spent.done
-
-    @contextmanager
-    def counting(self, model: nn.Module) -> Iterator[None]:
-        """Count the passes of the second batch; they give the time of an evaluation before there is one.
-
-        The first batch of a warm-up has eps = 0 and no search.
-        """
-        if self.batches != 1:
-            yield
-            return
-        with counted(model) as passes:
-            yield
-        self.step = passes
-
     def count(self, epoch: int, batch: int) -> bool:
         """Count a batch: `batch` of this epoch are done. Returns whether a budget ends the epoch here."""
         took = self._lap()
         self.batches += 1
+        self.counts_passes = self.batches == 1  # in a warm-up of eps, the first batch has no search
         weight = 1 if self.batches <= 2 else 1 / min(self.batches - 1, PLANNED_AFTER)  # the first batch is slow
         self.batch_seconds += weight * (took - self.batch_seconds)
         if self.budget is None:
@@ -118,7 +97,7 @@ class Watch:
         """Seconds: those of the last one; before there is one, those of its passes at the rate of the training."""
         if self.evaluation is not None:
             return self.evaluation
-        if self.step is None or not self.step.work:
+        if not self.step.work:
             return 0.0
         expected = self.batch_seconds * self.held * self._monitor_work / self.step.work
         return expected if self.budget is None else min(expected, self.budget / 2)
@@ -133,7 +112,7 @@ class Watch:
             return epoch * self.per_epoch + batch, self.recipe.epochs * self.per_epoch
         if self.over:
             return self.batches, self.batches
-        rate = self.batches / max(self.mark - self.began, 1e-9)  # with evaluations, as the progress line has it
+        rate = self.batches / max(self.mark - self.resumed, 1e-9)  # with evaluations, as the progress line has it
         return self.batches, self.batches + max(1, math.ceil((self.budget - self.spent.used) * rate))
 
     def verdict(self) -> str:

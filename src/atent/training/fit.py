@@ -19,7 +19,7 @@ from atent.evaluation.attack import attack_images
 from atent.machine import environment, ram_bytes
 from atent.methods import readable
 from atent.models.build import OBJECT
-from atent.network import logits_only
+from atent.network import counted, logits_only
 from atent.progress import expect, progress, stop_requests
 from atent.randomness import derive, derive_seed
 from atent.recipe import Recipe, parse_recipe, recipe_of
@@ -31,7 +31,7 @@ from atent.training.alarms import STUCK_ADVICE, collapse_text, collapsed, masked
 from atent.training.budget import Watch
 from atent.training.lines import epoch_line, kept_line, not_finite_line, progress_text
 from atent.training.options import TrainingOptions
-from atent.training.recovery import FailedError, fail, is_good, is_lost, keep_first, learning_rate_factor, take_back
+from atent.training.recovery import FailedError, fail, is_good, is_lost, keep_first, take_back
 from atent.training.start import initial_state, load_start, training_data
 from atent.training.state import Epoch, State, score
 from atent.training.step import NotFiniteError, adapt, train_step, with_memory
@@ -135,16 +135,17 @@ def _train_epoch(
     pause = 60 * how.checkpoint_minutes
     for indices, (x, y) in zip(order, train.batches(order, how.device, how.workers), strict=True):
         here = (state.epoch, state.batch)
-        done = watch.share(state.epoch, state.batch)
+        done = state.spent.done if recipe.minutes else (state.epoch + state.batch / watch.per_epoch) / recipe.epochs
         for group in state.optimizer.param_groups:
-            group["lr"] = optimizer.lr * recipe.rates.rate(done, recipe.epochs) * learning_rate_factor(state)
+            group["lr"] = optimizer.lr * recipe.rates.rate(done, recipe.epochs) * 0.5**state.recoveries
         generator = derive(recipe.seed, "batch", *here, device=how.device)
         torch.manual_seed(derive_seed(recipe.seed, "dropout", *here))
         if recipe.augment == "crop-flip":
             x = augment_crop_flip(x, generator)
         now = threat.scaled(recipe.rates.eps_share(done))
         try:
-            with with_memory(defense, state.memory, indices, how.device, now) as informed, watch.counting(state.model):
+            counting = counted(state.model) if watch.counts_passes else nullcontext(watch.step)
+            with with_memory(defense, state.memory, indices, how.device, now) as informed, counting as watch.step:
                 added = {"awp": recipe.awp if done >= recipe.awp_start else 0.0, "gibbs": recipe.gibbs}
                 step = train_step(state.model, state.optimizer, informed, x, y, now, generator, **added)
             adapt(defense, state.memory, step, now)

@@ -51,11 +51,6 @@ def keep_first(state: State, recipe: Recipe, images: Images, run: Run) -> None:
         state.save(run.good, recipe)
 
 
-def learning_rate_factor(state: State) -> float:
-    """A half for each recovery."""
-    return 0.5**state.recoveries
-
-
 def take_back(
     state: State, failed: FailedError, recipe: Recipe, per_epoch: int, run: Run, how: TrainingOptions
 ) -> None:
@@ -68,5 +63,5 @@ def take_back(
     write_rows(run.log, state.history)
     how.say(
         f"{failed}; back to epoch {state.epoch + 1}, batch {state.batch}, with the learning rate times "
-        f"{learning_rate_factor(state):g} (recovery {recoveries} of {recipe.recoveries})"
+        f"{0.5**recoveries:g} (recovery {recoveries} of {recipe.recoveries})"
     )
