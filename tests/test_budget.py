@@ -149,6 +149,19 @@ def test_an_epoch_is_a_pass_over_the_images_and_the_last_two_share_the_rest(seco
     assert [end - begin for begin, end in pairwise(ends)] == pytest.approx(epochs, abs=1)
 
 
+def test_a_training_shorter_than_an_epoch_measures_an_evaluation_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The evaluation of all 20 held-out images takes 6 s; their trial as long, counted 1.2 times."""
+    simulated = Simulated(evaluation=6.0)
+    run = simulated.fit(short(minutes=0.75, schedule={"name": f"{__name__}:Linear"}), tmp_path, monkeypatch)
+    assert len(run.history()) == 1
+    first, last = simulated.evaluated_after
+    assert simulated.shares[first - 1] < 0.5 < simulated.shares[last - 1]
+    assert 45 - 2 <= simulated.seconds <= 45 + 1
+    assert simulated.shares[-1] > 0.9
+
+
 def test_a_resumed_training_has_the_time_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, first = short(minutes=2, schedule={"name": f"{__name__}:Linear"}), Simulated(killed_at=75)
     with pytest.raises(KilledError):

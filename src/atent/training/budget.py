@@ -14,6 +14,7 @@ from atent.recipe import Recipe
 PLANNED_AFTER = 20  # batches
 SURE_AFTER = 10.0  # seconds, or so many times PLANNED_AFTER: fewer are too few for an estimate
 MANY = 5
+TRIAL, LATER = 100, 1.2  # images that are evaluated for their time, and how much longer they take at the end
 
 
 @dataclass
@@ -92,6 +93,15 @@ class Watch:
         self.evaluation = self._lap()
         if self.budget is not None and self.budget - self.spent.used < self.evaluation + self.batch_seconds:
             self.spent.done = 1.0
+
+    @property
+    def wants_trial(self) -> bool:
+        """Whether some images are to be evaluated for their time alone: half of a budget is over, and none were yet."""
+        return self.budget is not None and self.evaluation is None and self.held > 0 and self.spent.done >= 0.5
+
+    def tried(self, images: int) -> None:
+        """Count the evaluation of so many images for their time; a better network takes longer."""
+        self.evaluation = LATER * self._lap() * self.held / images
 
     def expected_evaluation(self) -> float:
         """Seconds: those of the last one; before there is one, those of its passes at the rate of the training."""

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +29,7 @@ from atent.storage.files import alone, save_tensors, write_rows
 from atent.storage.rows import clean_rate, robust_rate
 from atent.storage.run import Run
 from atent.training.alarms import STUCK_ADVICE, collapse_text, collapsed, masked, stuck_text, unwatched
-from atent.training.budget import Watch
+from atent.training.budget import TRIAL, Watch
 from atent.training.lines import epoch_line, kept_line, not_finite_line, progress_text
 from atent.training.options import TrainingOptions
 from atent.training.recovery import FailedError, fail, is_good, is_lost, keep_first, take_back
@@ -100,6 +101,7 @@ def _fit(
     begun = not state.finished(recipe)
     if begun and recipe.recoveries:
         keep_first(state, recipe, train, run)
+    trial = held.take(slice(TRIAL))
     label, (done, total) = f"training {run.folder.name}", watch.position(state.epoch, state.batch)
     with (
         board(run.board, state.history) if how.tensorboard else no_board() as draw,
@@ -115,6 +117,9 @@ def _fit(
                     if stop:
                         state.save(run.last, recipe)
                         raise Interrupted(stop[0], kept_line(run.last))
+                    if watch.wants_trial:
+                        _evaluate({}, state.result, recipe, trial, how)
+                        watch.tried(len(trial))
                 draw(_finish_epoch(state, recipe, train, held, run, how, watch))
             except FailedError as failed:
                 take_back(state, failed, recipe, per_epoch, run, how)
@@ -221,7 +226,9 @@ def _finish_epoch(
     return row
 
 
-def _evaluate(row: Epoch, network: nn.Module, recipe: Recipe, held: Images, how: TrainingOptions) -> None:
+def _evaluate(
+    row: Epoch | dict[str, Any], network: nn.Module, recipe: Recipe, held: Images, how: TrainingOptions
+) -> None:
     """Add the accuracy on held-out images, alone and under the monitor; of a cascade also what each attack broke."""
     monitor = recipe.methods.monitor
     network = Smoothed(network, recipe.smooth, recipe.monitor_draws) if recipe.smooth else network
