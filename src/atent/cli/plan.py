@@ -128,7 +128,7 @@ def _print_places(places: "list[Place]", jobs: "list[Job]", devices: int) -> Non
     from atent.report.terminal import print_table
     from atent.reproduce.costs import words
 
-    columns = ["where", "an epoch", "training", "memory", "energy", "price", *(job.name for job in jobs)]
+    columns = ["where", "an epoch", "training", "memory", "energy", "price"]
     rows = [
         [
             place.name,
@@ -137,13 +137,15 @@ def _print_places(places: "list[Place]", jobs: "list[Job]", devices: int) -> Non
             f"{_si(place.memory)}B{'' if place.fits else ', too much'}",
             "" if place.watt_hours is None else f"{_si(place.watt_hours)}Wh",
             "" if place.price is None else f"{place.price:,.2f}",
-            *map(words, place.jobs),
         ]
         for place in places
     ]
     kept = [k for k, _ in enumerate(columns) if any(row[k] for row in rows)]
     several = f" on {devices} devices; memory is per device" if devices > 1 else ""
-    print_table(f"time{several}", [columns[k] for k in kept], [[row[k] for k in kept] for row in rows])
+    print_table(f"training{several}", [columns[k] for k in kept], [[row[k] for k in kept] for row in rows])
+    if jobs:
+        after = [[place.name, *map(words, place.jobs)] for place in places]
+        print_table("afterwards; the price includes it", ["where", *(job.name for job in jobs)], after)
 
 
 def _print_sources(names: list[str], share: float, devices: int) -> None:
