@@ -13,10 +13,10 @@ from typing import Any
 from atent.attacks import Pgd
 from atent.data.dataset import load
 from atent.data.images import hold_out
-from atent.defenses.cost import passes_per_image
 from atent.evaluation.attack import attack_images
 from atent.models.weights import load_weights
 from atent.network import Passes
+from atent.planning.passes import mean_cost
 from atent.progress import progress
 from atent.randomness import derive
 from atent.recipe import Recipe, load_recipe
@@ -58,19 +58,6 @@ def time_of(recipe: Recipe) -> float:
         return FORWARD * only_forward + to_image + TO_WEIGHTS * passes.to_weights
 
     return OVERHEAD * mean_cost(recipe, time)
-
-
-def mean_cost(recipe: Recipe, cost: Callable[[Passes], float]) -> float:
-    """The cost per image, averaged over the training: AWP, if there is any, acts in the part after `awp_start`."""
-    parts = [(recipe.awp_start, False), (1 - recipe.awp_start, True)] if recipe.awp else [(1.0, False)]
-    defense, threat = recipe.methods.defense, recipe.make_threat()
-    counts = [(part, passes_per_image(defense, threat, awp=awp)) for part, awp in parts]
-    return gradients(recipe) * sum(part * cost(passes) for part, passes in counts)
-
-
-def gradients(recipe: Recipe) -> int:
-    """How many gradients of the loss the optimizer computes per batch."""
-    return int(recipe.optimizer["steps"]) if recipe.optimizer["name"] == "entropy-sgd" else 1
 
 
 def recipe_for(minutes: float, changes: Mapping[str, Any], seed: int, cost: Callable[[Recipe], float]) -> Recipe:

@@ -28,6 +28,7 @@ SMOKE = {
     " --set defense.steps=2",
     "attack": "--examples 10 --set steps=2",
     "certify": "--examples 3",
+    "plan": "--no-probe",
 }
 COMMAND_PAGES = ("README.md", "docs/commands.md", "docs/results.md")  # in the order in which a new user tries them
 

@@ -80,6 +80,11 @@ class Passes:
     backward: int = 0
     to_weights: int = 0
 
+    @property
+    def work(self) -> int:
+        """The operations, in forward passes: a backward pass has as many, that to the weights as many again."""
+        return self.forward + self.backward + self.to_weights
+
 
 @contextmanager
 def counted(model: nn.Module) -> Iterator[Passes]:

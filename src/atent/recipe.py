@@ -65,6 +65,8 @@ class Recipe(BaseModel):
     model: str
     threat: str
     epochs: Count
+    minutes: Annotated[float, Field(gt=0, le=525_600, allow_inf_nan=False)] | None = None
+    recoveries: Annotated[int, Field(ge=0, le=10)] | None = None
     batch: Count = 128
     seed: int = 0
     validation: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] | Literal["auto"] = "auto"
@@ -116,6 +118,13 @@ class Recipe(BaseModel):
                 self._made[part] = _MAKERS[part](table)
                 table = written_out(table, self._made[part])
             object.__setattr__(self, part, table)  # the recipe is frozen
+        return self
+
+    @model_validator(mode="after")
+    def _recoveries_written_out(self) -> "Recipe":
+        """A training with a budget recovers twice by default, any other never."""
+        if self.recoveries is None:
+            object.__setattr__(self, "recoveries", 2 if self.minutes else 0)
         return self
 
     @model_validator(mode="after")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from atent import __version__
-from atent.cli import attack, certify, data, export, lists, reproduce, show, train
+from atent.cli import attack, certify, data, export, lists, plan, reproduce, show, train
 from atent.cli.options import TargetOptions
 from atent.errors import Interrupted, ThreatWarning, UserError
 
@@ -43,6 +43,7 @@ def _with_target(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+app.command("plan", short_help="Estimate time, memory and cost of a training before it runs.")(plan.plan)
 app.command("train", short_help="Train a network with a recipe.")(train.train)
 app.command("attack", short_help="Attack a network on the test images.")(_with_target(attack.attack))
 app.command("certify", short_help="Certify a network smoothed with noise.")(_with_target(certify.certify))

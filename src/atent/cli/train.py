@@ -34,6 +34,14 @@ def train(
     freeze: Annotated[
         list[str] | None, typer.Option(metavar="LAYER", help="Layer that is not trained. Repeatable.")
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N",
+            help="Train for N minutes: the schedule ends when the time does, whatever the recipe's epochs.",
+            show_default=False,
+        ),
+    ] = None,
     more_epochs: Annotated[
         int | None,
         typer.Option(metavar="N", help="Continue a finished training for N epochs.", min=1, show_default=False),
@@ -70,6 +78,8 @@ def train(
     named = {"data": data, "model": model, "weights": weights and str(weights), "reset": reset, "freeze": freeze}
     named |= {"amp": amp}
     changes = dict(map(parse_setting, settings or [])) | {key: value for key, value in named.items() if value}
+    if minutes is not None:
+        changes["minutes"] = minutes
     chosen = load_recipe(recipe, changes)
     folder = out or Path("runs") / Path(recipe).stem
     prepare(threads)

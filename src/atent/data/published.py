@@ -21,7 +21,10 @@ PACKAGED = Path(__file__).parents[1] / "datasets"
 
 @dataclass(frozen=True)
 class Source:
-    """A published data set: its files, their md5 sums, how to read them, shape, class names, mean, deviation."""
+    """A published data set: its files, their md5 sums, how to read them, shape, class names, mean, deviation.
+
+    `counts` are the numbers of training and test images.
+    """
 
     files: dict[Split, tuple[str, ...]]
     sums: dict[str, str]
@@ -30,6 +33,7 @@ class Source:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    counts: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -103,12 +107,17 @@ def _read_cifar(contents: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.ui
 
 
 def _mnist_like(
-    classes: tuple[str, ...], mean: float, std: float, images: tuple[str, str], labels: tuple[str, str]
+    classes: tuple[str, ...],
+    mean: float,
+    std: float,
+    images: tuple[str, str],
+    labels: tuple[str, str],
+    counts: tuple[int, int] = (60_000, 10_000),
 ) -> Source:
     train = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
     test = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
     sums = dict(zip((train[0], test[0], train[1], test[1]), (*images, *labels), strict=True))
-    return Source({"train": train, "test": test}, sums, _read_idx_pair, (1, 28, 28), classes, (mean,), (std,))
+    return Source({"train": train, "test": test}, sums, _read_idx_pair, (1, 28, 28), classes, (mean,), (std,), counts)
 
 
 DIGITS = tuple("0123456789")
@@ -119,6 +128,7 @@ SOURCES: dict[str, Source] = {
         0.3081,
         images=("9f484b2233862355104d937104feba72", "1f443774e7b4ecd912fe34f30bda774b"),
         labels=("914ce1bea93984b0d7f6acff85acdd83", "371e95c47744df5b9d47f13e64d2d7a9"),
+        counts=(6000, 2000),
     ),
     "mnist": _mnist_like(
         DIGITS,
@@ -149,5 +159,6 @@ SOURCES: dict[str, Source] = {
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
+        counts=(50_000, 10_000),
     ),
 }

@@ -4,13 +4,12 @@ import time
 from functools import cache
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from atent.attacks import DeepFool, make_attack
-from atent.data.images import held_out_of
-from atent.defenses.cost import passes_per_image
 from atent.models import Shape
 from atent.models.build import build_model
+from atent.planning.operations import count_operations
+from atent.planning.passes import mean_cost
 from atent.recipe import Recipe
 from atent.reproduce.networks import size_of
 from atent.reproduce.plan import Measure
@@ -25,12 +24,9 @@ DEEPFOOL_STEPS = 5  # most images need no more
 
 def training_passes(recipe: Recipe, epochs: int | None = None) -> float:
     """The passes of so many epochs (default: all), without the monitor."""
-    images = size_of(recipe).train
-    held = held_out_of(images, recipe.validation)
-    step = passes_per_image(recipe.methods.defense, recipe.make_threat())
-    several = recipe.optimizer.get("steps", 1)  # Entropy-SGD
-    passes = (step.forward + step.backward) / 2 * several
-    return float(passes) * max(images - held, recipe.batch) * (recipe.epochs if epochs is None else epochs)
+    images = max(size_of(recipe).trained(recipe), recipe.batch)
+    passes = mean_cost(recipe, lambda passes: (passes.forward + passes.backward) / 2)
+    return passes * images * (recipe.epochs if epochs is None else epochs)
 
 
 def measure_passes(measure: Measure, recipe: Recipe) -> float:
@@ -71,10 +67,7 @@ def _timed(network: torch.nn.Module, x: torch.Tensor) -> float:
 @cache
 def flops_per_pass(model: str, shape: Shape) -> float:
     """Floating-point operations of a forward and backward pass of an image: three times those of a forward one."""
-    network, x = build_model(model, shape).eval().to("meta"), torch.zeros(1, *shape.image, device="meta")
-    with FlopCounterMode(display=False) as counted, torch.no_grad():
-        network(x)
-    return 3.0 * float(counted.get_total_flops())
+    return 3.0 * count_operations(build_model(model, shape), shape).forward
 
 
 def seconds(passes: float, recipe: Recipe, on_gpu: bool) -> float:

@@ -5,11 +5,13 @@ pass of an image for `small-cnn` and `lenet5`, 3.9 ms for `resnet-20`.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from atent.data.published import SOURCES
 from atent.defenses import DEFENSES
 from atent.methods import field_names
 from atent.models import Shape
+from atent.planning.sizes import Sizes
 from atent.recipe import Recipe, load_recipe
 from atent.reproduce.plan import BudgetName, Changes, Network
 
@@ -121,28 +123,18 @@ MADE = ("patches", "pair", "pair-small")  # by `images`, as DATA/NAME.npz
 GREY, COLOUR = (1, 28, 28), (3, 32, 32)
 
 
-class Size(NamedTuple):
-    """The number of images of a data set, and their shape."""
-
-    train: int
-    test: int
-    shape: Shape
-
-
 SIZES = {
-    "mnist": Size(60_000, 10_000, Shape(GREY, 10)),
-    "mnist-small": Size(6000, 2000, Shape(GREY, 10)),
-    "cifar10": Size(50_000, 10_000, Shape(COLOUR, 10)),
-    "patches": Size(120, 30, Shape(COLOUR, 10)),
-    "pair": Size(11_272, 1866, Shape(GREY, 2)),
-    "pair-small": Size(1200, 400, Shape(GREY, 2)),
+    **{name: Sizes(*source.counts, Shape(source.image, len(source.classes))) for name, source in SOURCES.items()},
+    "patches": Sizes(120, 30, Shape(COLOUR, 10)),
+    "pair": Sizes(11_272, 1866, Shape(GREY, 2)),
+    "pair-small": Sizes(1200, 400, Shape(GREY, 2)),
 }
 _SMOKE: Changes = {"epochs": 2, "batch": 25, "monitor_examples": 10, "monitor.steps": 2, "schedule.milestones": []}
 _SMOKE_HELD_OUT = {"mnist-small": 5600, "patches": 20, "pair-small": 0.8}
 _SMOKE_SEARCH: Changes = {"defense.steps": 2, "defense.step": None, "defense.reach": 1.5}
 
 
-def size_of(recipe: Recipe) -> Size:
+def size_of(recipe: Recipe) -> Sizes:
     """The size of the data of one of our recipes."""
     return SIZES[Path(recipe.data).stem]
 

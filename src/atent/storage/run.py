@@ -14,7 +14,10 @@ _PLACE = "place"  # the key in data.json of where the data was
 
 @dataclass(frozen=True)
 class Run:
-    """The files of a training. `best` holds the weights to use, `last` the state to resume from."""
+    """The files of a training: `best` has the weights to use, `last` the state to resume from.
+
+    `good` has the state to which a training with recoveries is taken back; it is removed at the end.
+    """
 
     folder: Path
 
@@ -33,6 +36,10 @@ class Run:
     @property
     def best(self) -> Path:
         return self.folder / "best.safetensors"
+
+    @property
+    def good(self) -> Path:
+        return self.folder / "good.safetensors"
 
     @property
     def data_file(self) -> Path:

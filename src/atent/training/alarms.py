@@ -14,6 +14,10 @@ from atent.methods import is_gradient_free, is_single_step
 from atent.recipe import Recipe
 
 RECENT = 100  # batches
+STUCK_ADVICE = (
+    "Increase schedule.warmup or schedule.eps_warmup so that eps grows while the learning rate is high, or try another "
+    "seed or a smaller optimizer.lr"
+)
 MASKED = 0.02  # of the held-out images: as many are broken without gradients after attacks with gradients failed
 
 
@@ -71,6 +75,13 @@ def collapsed(history: Sequence[Mapping[str, Any]], constant: float) -> bool:
     """
     learned = [row["robust"] for row in history if "robust" in row and row["clean"] > learned_accuracy(constant)]
     return bool(learned) and max(learned) >= 0.2 and bool(history[-1]["robust"] < max(learned) / 2)
+
+
+def stuck_text(images: Images) -> str:
+    """That the loss is stuck, in a sentence without its end."""
+    return (
+        f"the loss is stuck at {images.constant_loss:.3f}, that of a network with the same prediction for every image"
+    )
 
 
 def collapse_text(row: Mapping[str, Any], best: Mapping[str, Any], kept: Path) -> str:

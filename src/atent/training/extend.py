@@ -14,6 +14,10 @@ def extend(run: Run, recipe: Recipe, more: int) -> Recipe:
     The schedule is that of the longer training: at 10 + 5 epochs the learning rate continues from two thirds of it. A
     training whose epochs are not all done keeps its recipe, so that the same command resumes after an interruption.
     """
+    if recipe.minutes is not None:
+        raise UserError(
+            f"--more-epochs {more} with minutes = {recipe.minutes:g}; allowed: for a training without a budget"
+        )
     if not run.last.exists():
         raise UserError(f"--more-epochs {more}: no training in {run.folder}; allowed: for a finished one")
     with alone(run.last):

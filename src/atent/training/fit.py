@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from atent.attacks import Cascade
 from atent.attacks.protocols import title_of
-from atent.data.dataset import DataSet, open_data
+from atent.data.dataset import DataSet
 from atent.data.given import Given
 from atent.data.images import Images, augment_crop_flip, epoch_batches, hold_out
 from atent.errors import Interrupted, UserError
@@ -20,21 +21,23 @@ from atent.inputs import known
 from atent.machine import environment, ram_bytes
 from atent.methods import readable
 from atent.models.build import OBJECT
-from atent.network import logits_only
-from atent.progress import progress, stop_requests
+from atent.network import counted, logits_only
+from atent.progress import expect, progress, stop_requests
 from atent.randomness import derive, derive_seed
 from atent.recipe import Recipe, parse_recipe, recipe_of
 from atent.smoothing.smoothed import Smoothed
 from atent.storage.files import alone, save_tensors, write_rows
 from atent.storage.rows import clean_rate, robust_rate
 from atent.storage.run import Run
-from atent.training.alarms import collapse_text, collapsed, masked, unwatched
-from atent.training.lines import epoch_line, kept_line, progress_text
+from atent.training.alarms import STUCK_ADVICE, collapse_text, collapsed, masked, stuck_text, unwatched
+from atent.training.budget import TRIAL, Watch
+from atent.training.lines import epoch_line, kept_line, not_finite_line, progress_text
 from atent.training.options import TrainingOptions
-from atent.training.start import initial_state, load_start
+from atent.training.recovery import FailedError, fail, is_good, is_lost, keep_first, take_back
+from atent.training.start import initial_state, load_start, training_data
 from atent.training.state import Epoch, State, score
 from atent.training.step import NotFiniteError, adapt, train_step, with_memory
-from atent.training.tensorboard import Draw, board, no_board
+from atent.training.tensorboard import board, no_board
 
 
 @readable
@@ -53,13 +56,14 @@ def fit(
     epoch and early stopping are decided on images held out of the training set; the test set is not read.
     """
     run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(exclude_unset=True), "recipe", make="all")
+    began = how.clock()
     recipe.rates.rate(0.0, recipe.epochs)  # a user's own schedule is refused before any work
     if model is not None:
         recipe = recipe.model_copy(update={"model": f"{type(model).__module__}.{type(model).__qualname__}{OBJECT}"})
     if run.recipe_file.exists():
         recipe = recipe.resuming(recipe_of(run))
         recipe.check_same(recipe_of(run), run.folder)
-    data = _data(recipe, Path(data_dir) if data_dir else None, given, run)
+    data = training_data(recipe, Path(data_dir) if data_dir else None, given, run)
     train, held = hold_out(data.images("train"), recipe.validation, derive(recipe.seed, "hold-out"))
     held = held.take(slice(recipe.monitor_examples)).in_memory()
     stream = train.nbytes > ram_bytes() / 4 if how.stream is None else how.stream
@@ -70,24 +74,16 @@ def fit(
         if recipe.weights and not run.last.exists():
             digest = load_start(state.model, recipe, train.shape)
             how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
+        watch = Watch(recipe, how.clock, began)
         with alone(run.last):
-            _fit(state, recipe, data, train, held, run, how)
+            _fit(state, data, train, held, run, how, watch)
     return run
 
 
-def _data(recipe: Recipe, data_dir: Path | None, given: Given | None, run: Run) -> DataSet:
-    known = run.data_record()
-    if given is None:
-        scale = {"resize": recipe.resize, "white": recipe.white}
-        return open_data(run.place_of(recipe.data), data_dir, **scale, test_share=recipe.test_share, known=known)
-    if known is not None and known != given.record:
-        raise UserError(f"the images are not those that {run.folder} was trained on; allowed: the same, or another out")
-    return given
-
-
 def _fit(
-    state: State, recipe: Recipe, data: DataSet, train: Images, held: Images, run: Run, how: TrainingOptions
+    state: State, data: DataSet, train: Images, held: Images, run: Run, how: TrainingOptions, watch: Watch
 ) -> None:
+    recipe = watch.recipe
     if run.recipe_file.exists():
         recipe.check_same(recipe_of(run), run.folder)
     run.begin(recipe.model_dump(mode="json"), environment(), data.record)
@@ -101,40 +97,57 @@ def _fit(
         how.say(f"{recipe.data}: {train.summary}; {watched}; device: {how.device}")
         if reason := unwatched(recipe):
             how.say(f"caution: {reason}")
+    watch.resume(state.spent, per_epoch, len(held))
     write_rows(run.log, state.history)
-    total = recipe.epochs * per_epoch
-    label = f"training {run.folder.name}"
+    begun = not state.finished(recipe)
+    if begun and recipe.recoveries:
+        keep_first(state, recipe, train, run)
+    trial = held.take(slice(TRIAL))
+    label, (done, total) = f"training {run.folder.name}", watch.position(state.epoch, state.batch)
     with (
         board(run.board, state.history) if how.tensorboard else no_board() as draw,
         stop_requests(lambda: kept_line(run.last)) as stop,
-        progress(label, total, "batches", state.epoch * per_epoch + state.batch) as show,
+        progress(label, total, "batches", done) as show,
     ):
         began, told = time.monotonic(), not how.compile
         while not state.finished(recipe):
-            for _ in _train_epoch(state, recipe, train, per_epoch, run, how):
-                if not told:
-                    how.say(f"compiled: the first batch took {time.monotonic() - began:.1f} s")
-                    told = True
-                show(state.epoch * per_epoch + state.batch, progress_text(state, recipe))
-                if stop:
-                    state.save(run.last, recipe)
-                    raise Interrupted(stop[0], kept_line(run.last))
-            _finish_epoch(state, recipe, train, held, run, how, draw)
+            try:
+                for _ in _train_epoch(state, recipe, train, run, how, watch):
+                    if not told:
+                        how.say(f"compiled: the first batch took {time.monotonic() - began:.1f} s")
+                        told = True
+                    done, total = watch.position(state.epoch, state.batch)
+                    expect(total)
+                    show(done, progress_text(state, recipe))
+                    if stop:
+                        state.save(run.last, recipe)
+                        raise Interrupted(stop[0], kept_line(run.last))
+                    if watch.wants_trial:
+                        _evaluate({}, state.result, recipe, trial, how)
+                        watch.tried(len(trial))
+                draw(_finish_epoch(state, recipe, train, held, run, how, watch))
+            except FailedError as failed:
+                take_back(state, failed, recipe, per_epoch, run, how)
+    run.good.unlink(missing_ok=True)
+    if begun and (verdict := watch.verdict()):
+        how.say(verdict)
 
 
 def _train_epoch(
-    state: State, recipe: Recipe, train: Images, per_epoch: int, run: Run, how: TrainingOptions
+    state: State, recipe: Recipe, train: Images, run: Run, how: TrainingOptions, watch: Watch
 ) -> Iterator[None]:
     """Train the rest of the epoch and yield after every batch; the state is saved at intervals."""
+    if watch.over:
+        return
     (defense, optimizer, _), threat = recipe.methods, recipe.make_threat()
     order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))[state.batch :]
     saved = began = time.monotonic()
     pause, proven = 60 * how.checkpoint_minutes, False
     for indices, (x, y) in zip(order, train.batches(order, how.device, how.workers), strict=True):
         here = (state.epoch, state.batch)
-        done = (state.epoch + state.batch / per_epoch) / recipe.epochs
+        done = state.spent.done if recipe.minutes else (state.epoch + state.batch / watch.per_epoch) / recipe.epochs
         for group in state.optimizer.param_groups:
-            group["lr"] = optimizer.lr * recipe.rates.rate(done, recipe.epochs)
+            group["lr"] = optimizer.lr * recipe.rates.rate(done, recipe.epochs) * 0.5**state.recoveries
         generator = derive(recipe.seed, "batch", *here, device=how.device)
         torch.manual_seed(derive_seed(recipe.seed, "dropout", *here))
         if recipe.augment == "crop-flip":
@@ -143,7 +156,9 @@ def _train_epoch(
         try:
             # Images are read so that they are in the box: the first batch shows whether network and labels fit.
             sure = known(x) if proven else nullcontext()
-            with sure, with_memory(defense, state.memory, indices, how.device, now) as informed:
+            counting = counted(state.running) if watch.counts_passes else nullcontext(watch.step)
+            memory = with_memory(defense, state.memory, indices, how.device, now)
+            with sure, memory as informed, counting as watch.step:
                 step = train_step(
                     state.running,
                     state.optimizer,
@@ -158,31 +173,35 @@ def _train_epoch(
                 )
             adapt(defense, state.memory, step, now)
         except NotFiniteError:
-            kept = f"{run.last} has the last good state" if run.last.exists() else "no checkpoint was saved yet"
-            raise UserError(
-                f"the loss or gradient of epoch {here[0] + 1}, batch {here[1]} is not finite; {kept}. A smaller "
-                f"optimizer.lr (now {optimizer.lr:g}), with another --out, usually helps"
-            ) from None
+            fail(state, recipe, "the loss or its gradient is not finite")
+            raise UserError(not_finite_line(state, run.last, optimizer.lr)) from None
         if state.average is not None:
             state.average.update_parameters(state.model)
         state.tally.add(step.loss, step.cross_entropy, step.right, step.radius, len(y))
         state.batch += 1
         proven = True
+        if is_lost(state, recipe, train, done):
+            fail(state, recipe, stuck_text(train))
         if state.loss_is_stuck(train):
             _warn(state, train, how)
+        ends = watch.count(state.epoch, state.batch)
         began, state.tally.seconds = time.monotonic(), state.tally.seconds + time.monotonic() - began
         asked = how.checkpoint_batches is not None and state.batch % how.checkpoint_batches == 0
         if asked or began - saved > pause:
             state.save(run.last, recipe)
+            if recipe.minutes and recipe.recoveries and is_good(state, train):
+                state.save(run.good, recipe)  # after `last`, which is then never behind it
             saved = time.monotonic()
             pause = max(pause, 20 * (saved - began))  # saving a large network takes seconds
         yield
+        if ends:
+            return
 
 
 def _finish_epoch(
-    state: State, recipe: Recipe, train: Images, held: Images, run: Run, how: TrainingOptions, draw: Draw
-) -> None:
-    """Evaluate on held-out images, log the epoch, and save the best weights and the last state."""
+    state: State, recipe: Recipe, train: Images, held: Images, run: Run, how: TrainingOptions, watch: Watch
+) -> Epoch:
+    """Evaluate on held-out images, log the epoch, and save the best weights and the last state; returns the row."""
     tally = state.tally
     row: Epoch = {
         "epoch": state.epoch + 1,
@@ -194,6 +213,7 @@ def _finish_epoch(
     }
     if len(held):
         _evaluate(row, state.result, recipe, held, how)
+    watch.evaluated()
     choose = recipe.chosen_by
     row["best"] = all(score(row, choose) >= score(past, choose) for past in state.history)
     how.say(epoch_line(row, recipe))
@@ -205,22 +225,29 @@ def _finish_epoch(
         if not any(past.get("masked") for past in state.history):
             how.say(f"epoch {row['epoch']}: {sign}")
     if choose == "robust" and collapsed([*state.history, row], held.constant_accuracy):
+        fail(state, recipe, f"robust accuracy on held-out images collapsed to {100 * row['robust']:.2f}")
         row["collapsed"] = True
+    if state.recoveries:
+        row["recoveries"] = state.recoveries
     state.history.append(row)
     state.epoch, state.batch, state.tally = state.epoch + 1, 0, tally.next_epoch(train)
     if row["best"]:
         save_tensors(run.best, state.result.state_dict(), {"recipe": recipe.model_dump(mode="json"), "log": row})
     state.save(run.last, recipe)
+    if recipe.recoveries and is_good(state, train):
+        state.save(run.good, recipe)
     write_rows(run.log, state.history)
-    draw(row)
     if state.collapsed:
         best = next(past for past in reversed(state.history) if past["best"])
         how.say(collapse_text(row, best, run.best))
-    elif state.finished(recipe) and state.epoch < recipe.epochs:
+    elif state.finished(recipe) and not watch.over and state.epoch < recipe.epochs:
         how.say(f"stopped early: no better epoch among the last {recipe.patience} (patience)")
+    return row
 
 
-def _evaluate(row: Epoch, network: nn.Module, recipe: Recipe, held: Images, how: TrainingOptions) -> None:
+def _evaluate(
+    row: Epoch | dict[str, Any], network: nn.Module, recipe: Recipe, held: Images, how: TrainingOptions
+) -> None:
     """Add the accuracy on held-out images, alone and under the monitor; of a cascade also what each attack broke."""
     monitor = recipe.methods.monitor
     network = Smoothed(network, recipe.smooth, recipe.monitor_draws) if recipe.smooth else network
@@ -236,8 +263,4 @@ def _warn(state: State, train: Images, how: TrainingOptions) -> None:
     """Warn once that the loss is stuck."""
     if not state.tally.warned:
         state.tally.warned = True
-        how.say(
-            f"epoch {state.epoch + 1}, batch {state.batch}: the loss is stuck at {train.constant_loss:.3f}, that of a "
-            "network with the same prediction for every image. Increase schedule.warmup or schedule.eps_warmup so that "
-            "eps grows while the learning rate is high, or try another seed or a smaller optimizer.lr"
-        )
+        how.say(f"epoch {state.epoch + 1}, batch {state.batch}: {stuck_text(train)}. {STUCK_ADVICE}")

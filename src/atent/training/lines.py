@@ -13,16 +13,22 @@ def progress_text(state: State, recipe: Recipe) -> str:
     """The epoch and the mean loss of the last batches."""
     recent = state.tally.recent
     loss = f"loss {sum(recent) / len(recent):.3f}" if recent else ""
-    return f"epoch {min(state.epoch + 1, recipe.epochs)}/{recipe.epochs}  {loss}"
+    epoch = state.epoch + 1
+    return f"epoch {_of_all(epoch if recipe.minutes else min(epoch, recipe.epochs), recipe)}  {loss}"
 
 
 def epoch_line(row: Mapping[str, Any], recipe: Recipe) -> str:
     """A finished epoch; `clean` and `robust` are accuracies on held-out images, in percent."""
     held = f"clean {100 * row['clean']:.1f}, robust {100 * row['robust']:.1f}, " if "clean" in row else ""
     return (
-        f"epoch {row['epoch']}/{recipe.epochs}: loss {row['loss']:.3f}, {held}radius {row['radius']:.3f}, "
+        f"epoch {_of_all(row['epoch'], recipe)}: loss {row['loss']:.3f}, {held}radius {row['radius']:.3f}, "
         f"{row['seconds']:.0f} s{', best' if row['best'] else ''}"
     )
+
+
+def _of_all(epoch: int, recipe: Recipe) -> str:
+    """`3/10`; with a budget the number of epochs is not known in advance."""
+    return str(epoch) if recipe.minutes else f"{epoch}/{recipe.epochs}"
 
 
 def kept_line(last: Path) -> str:
@@ -31,3 +37,12 @@ def kept_line(last: Path) -> str:
         return "nothing, no checkpoint was saved yet"
     info = load_tensors(last)[1]
     return f"{last} (epoch {info['epoch'] + 1}, batch {info['batch']})"
+
+
+def not_finite_line(state: State, last: Path, rate: float) -> str:
+    """That the loss is not finite at this batch, what is kept, and what may help."""
+    kept = f"{last} has the last good state" if last.exists() else "no checkpoint was saved yet"
+    return (
+        f"the loss or gradient of epoch {state.epoch + 1}, batch {state.batch} is not finite; {kept}. A smaller "
+        f"optimizer.lr (now {rate:g}), with another --out, usually helps"
+    )

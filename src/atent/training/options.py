@@ -1,5 +1,6 @@
 """Options of a training that do not change its result."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ class TrainingOptions:
     files are read batch by batch in advance, by `workers` threads; without, all at the start. Default: stream if the
     images would fill more than a quarter of the RAM. With `compile`, the training's passes are compiled by
     torch.compile, which takes seconds to minutes at the start and rounds sums in another way. `say` is called with
-    each line for the user.
+    each line for the user; `clock` gives seconds, for the budget of a recipe with `minutes`.
     """
 
     device: torch.device | str = "cpu"
@@ -28,6 +29,7 @@ class TrainingOptions:
     tensorboard: bool = False
     compile: bool = False
     say: Callable[[str], None] = say
+    clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("checkpoint_minutes", 0), ("checkpoint_batches", 1)):

@@ -5,8 +5,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from atent.data.dataset import DataSet, open_data
+from atent.data.given import Given
 from atent.data.images import Images
 from atent.data.published import SOURCES
+from atent.errors import UserError
 from atent.models.accelerated import accelerated
 from atent.models.build import build_model
 from atent.models.outside import PRETRAINED
@@ -16,6 +19,7 @@ from atent.network import Shape
 from atent.optim.averaging import averaged
 from atent.randomness import derive_seed
 from atent.recipe import Recipe
+from atent.storage.run import Run
 from atent.training.loss_scale import LossScale
 from atent.training.options import TrainingOptions
 from atent.training.state import State
@@ -51,3 +55,14 @@ def load_start(model: nn.Module, recipe: Recipe, shape: Shape) -> str:
     if recipe.weights == PRETRAINED:
         return load_pretrained(model, recipe.model, shape.classes, recipe.reset)
     return load_weights(model, Path(str(recipe.weights)), recipe.reset)
+
+
+def training_data(recipe: Recipe, data_dir: Path | None, given: Given | None, run: Run) -> DataSet:
+    """The images of the recipe, or those `given`, which must be the ones that the run was trained on before."""
+    known = run.data_record()
+    if given is None:
+        scale = {"resize": recipe.resize, "white": recipe.white}
+        return open_data(run.place_of(recipe.data), data_dir, **scale, test_share=recipe.test_share, known=known)
+    if known is not None and known != given.record:
+        raise UserError(f"the images are not those that {run.folder} was trained on; allowed: the same, or another out")
+    return given

@@ -18,6 +18,7 @@ from atent.recipe import Recipe, parse_recipe
 from atent.storage.files import join_parts, load_tensors, save_tensors, take_part
 from atent.storage.run import Run
 from atent.training.alarms import RECENT, Tally, learned_accuracy
+from atent.training.budget import Spent
 from atent.training.loss_scale import LossScale
 from atent.training.optimizer_state import pack_optimizer, unpack_optimizer
 
@@ -28,12 +29,16 @@ def score(row: Mapping[str, Any], choose: Choice) -> tuple[float, float]:
     return (robust, clean) if choose == "robust" else (clean, robust)
 
 
-def is_finished(history: Sequence[Mapping[str, Any]], recipe: Recipe) -> bool:
-    """Whether all epochs are done, or the last `patience` were not better, or the training has collapsed."""
+def is_finished(history: Sequence[Mapping[str, Any]], recipe: Recipe, over: bool = False) -> bool:
+    """Whether all epochs are done, or the last `patience` were not better, or the training has collapsed.
+
+    With a budget of minutes the number of epochs does not count, but whether its time is `over`.
+    """
     scores = [score(row, recipe.chosen_by) for row in history]
     since = len(scores) - 1 - scores.index(max(scores)) if scores else 0
     impatient = recipe.patience is not None and since >= recipe.patience
-    return len(history) >= recipe.epochs or impatient or _collapsed(history)
+    ended = over if recipe.minutes else len(history) >= recipe.epochs
+    return ended or impatient or _collapsed(history)
 
 
 def _collapsed(history: Sequence[Mapping[str, Any]]) -> bool:
@@ -57,6 +62,7 @@ class Epoch(TypedDict):
     masked: NotRequired[bool]
     plateau: NotRequired[bool]
     collapsed: NotRequired[bool]
+    recoveries: NotRequired[int]  # so far, if any
 
 
 class Position(BaseModel):
@@ -68,6 +74,8 @@ class Position(BaseModel):
     history: list[Epoch]
     optimizer: list[str] | None = None  # not in checkpoints of the first versions
     optimizer_rest: dict[str, Any] = {}  # what is no tensor in it
+    spent: Spent = Field(default_factory=Spent)  # not in checkpoints of earlier versions
+    recoveries: Annotated[StrictInt, Field(ge=0)] = 0
     scale: LossScale | None = None
 
 
@@ -83,6 +91,8 @@ class State:
     batch: int = 0
     tally: Tally = field(default_factory=Tally)
     history: list[Epoch] = field(default_factory=list)
+    spent: Spent = field(default_factory=Spent)
+    recoveries: int = 0
     scale: LossScale | None = None  # of the loss in float16
     running: nn.Module = field(init=False)  # the network whose passes train it: itself, or in half precision
 
@@ -95,7 +105,7 @@ class State:
         return self.model if self.average is None else self.average.module
 
     def finished(self, recipe: Recipe) -> bool:
-        return is_finished(self.history, recipe)
+        return is_finished(self.history, recipe, over=self.spent.done >= 1 and self.batch == 0)
 
     def loss_is_stuck(self, images: Images) -> bool:
         """Whether the loss is stuck within an epoch at that of a constant prediction.
@@ -124,15 +134,18 @@ class State:
             history=self.history,
             optimizer=sorted(moments),
             optimizer_rest=rest,
+            spent=self.spent,
+            recoveries=self.recoveries,
             scale=self.scale,
         )
         save_tensors(path, join_parts(parts), {"recipe": recipe.model_dump(mode="json"), **position.model_dump()})
 
-    def load(self, run: Run, recipe: Recipe, per_epoch: int) -> None:
-        """Load the last checkpoint; an epoch of this training has `per_epoch` batches."""
-        tensors, info = load_tensors(run.last)
+    def load(self, run: Run, recipe: Recipe, per_epoch: int, path: Path | None = None) -> None:
+        """Load a checkpoint, by default the last; an epoch of this training has `per_epoch` batches."""
+        path = path or run.last
+        tensors, info = load_tensors(path)
         try:
-            recipe.check_same(parse_recipe(info["recipe"], str(run.last)), run.folder)
+            recipe.check_same(parse_recipe(info["recipe"], str(path)), run.folder)
             position = Position.model_validate(info)
             _check_position(position, recipe, per_epoch)
             self.model.load_state_dict(take_part(tensors, ""))
@@ -143,27 +156,23 @@ class State:
             if self.memory is not None:
                 self.memory = _same_shape(take_part(tensors, "memory")[""], self.memory, "memory")
         except ValidationError as error:
-            raise UserError(f"{explain(error, str(run.last))}; remove it to start from scratch") from None
+            raise UserError(f"{explain(error, str(path))}; remove it to start from scratch") from None
         except (KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
             if isinstance(error, UserError):
                 raise
             reason = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{run.last} is not a checkpoint of this training: {reason}; remove it to start from scratch"
+                f"{path} is not a checkpoint of this training: {reason}; remove it to start from scratch"
             ) from None
-        self.epoch, self.batch, self.tally, self.history = (
-            position.epoch,
-            position.batch,
-            position.tally,
-            position.history,
-        )
+        self.epoch, self.batch, self.tally = position.epoch, position.batch, position.tally
+        self.history, self.spent, self.recoveries = position.history, position.spent, position.recoveries
         self.scale = position.scale or self.scale
 
 
 def _check_position(position: Position, recipe: Recipe, per_epoch: int) -> None:
     """Refuse a position that a training of this recipe cannot have."""
     epoch, batch, logged = position.epoch, position.batch, len(position.history)
-    if epoch > recipe.epochs or batch > per_epoch or logged != epoch:
+    if (not recipe.minutes and epoch > recipe.epochs) or batch > per_epoch or logged != epoch:
         raise ValueError(
             f"epoch {epoch} of {recipe.epochs}, batch {batch} of {per_epoch} and {logged} epochs logged do not match"
         )

@@ -26,6 +26,7 @@ SIGNS = {
     "collapsed": "robust accuracy on held-out images collapsed",
     "masked": "attacks without gradients broke images that attacks with gradients had failed on: masked gradients",
     "plateau": "the loss was stuck at that of a constant prediction",
+    "recoveries": "the training failed before, and was taken back to its last good state with half the learning rate",
 }
 
 
@@ -107,6 +108,7 @@ def train(
         out: The run folder.
         recipe: The name of a recipe or the path of a .toml file. It has every other setting.
         settings: Changes of the recipe, with dotted keys: `{"epochs": 5, "defense.steps": 10, "optimizer": "adamw"}`.
+            `{"minutes": 30}` fits the schedule to half an hour.
         data_dir: The folder of a data set that is given by name.
         how: Device, checkpoints and messages. Default: the GPU if there is one.
     """

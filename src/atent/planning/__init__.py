@@ -1,0 +1,1 @@
+"""What a training, an evaluation and a certification will take, before they run: passes, operations, memory, time."""
