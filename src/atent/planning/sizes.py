@@ -3,13 +3,13 @@
 import math
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from atent.data.dataset import open_data
 from atent.data.given import Given
-from atent.data.images import Images, held_out_of
+from atent.data.images import Images, Split, held_out_of
 from atent.data.published import SOURCES
 from atent.errors import UserError
 from atent.machine import ram_bytes
@@ -69,14 +69,27 @@ def _parsed(shape: str) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def stand_in(sizes: Sizes, batch: int) -> Given:
-    """Random images in the place of those that are not here.
+class StandIn(Given):
+    """Random images in the place of those that are not here, made whenever they are asked for, as files are read.
 
     As many as there are, so that they take the same memory; of more than a training keeps in memory, a few batches.
     """
+
+    record: ClassVar[dict[str, Any]] = {}  # nothing to recognize them by
+
+    def images(self, split: Split) -> Images:
+        del split
+        x = torch.empty(self.train.x.shape, dtype=torch.uint8).random_(256)
+        copies = [x.clone() for _ in range(2)]  # those of a reader: the content of the files, joined
+        del copies
+        return Images(x, torch.arange(len(x)) % len(self.train.classes), self.train.classes)
+
+
+def stand_in(sizes: Sizes, batch: int) -> StandIn:
+    """The images of these sizes."""
     count = sizes.train
     if count * math.prod(sizes.shape.image) > ram_bytes() / 4:
         count = min(count, FEW * batch)
-    x = torch.empty((count, *sizes.shape.image), dtype=torch.uint8).random_(256)
-    y = torch.arange(count) % sizes.shape.classes
-    return Given(Images(x, y, tuple(map(str, range(sizes.shape.classes)))), "random images")
+    shape = torch.empty(1, dtype=torch.uint8).expand(count, *sizes.shape.image)  # no memory of its own
+    names = tuple(map(str, range(sizes.shape.classes)))
+    return StandIn(Images(shape, torch.empty(0, dtype=torch.int64), names), "random images")
