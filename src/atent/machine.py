@@ -68,13 +68,13 @@ def say_device(device: torch.device) -> None:
     print(f"device: {device}", file=sys.stderr, flush=True)
 
 
-def environment() -> dict[str, object]:
-    """What a reader needs to reproduce a number: command, versions, commit, machine."""
+def environment(processes: int = 1) -> dict[str, object]:
+    """What a reader needs to reproduce a number: command, versions, commit, machine, the number of processes."""
     import numpy
 
     from atent import __version__
 
-    return {
+    found: dict[str, object] = {
         "command": _command(),
         "atent": __version__,
         "commit": _commit(),
@@ -86,6 +86,7 @@ def environment() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
     }
+    return found | {"processes": processes} if processes > 1 else found
 
 
 def _command() -> str:

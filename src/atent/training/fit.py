@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,6 +21,9 @@ from atent.machine import environment, ram_bytes
 from atent.methods import readable
 from atent.models.build import OBJECT
 from atent.network import logits_only
+from atent.parallel.batch_norm import synchronized
+from atent.parallel.join import joined
+from atent.parallel.team import current_team
 from atent.progress import progress, stop_requests
 from atent.randomness import derive, derive_seed
 from atent.recipe import Recipe, parse_recipe, recipe_of
@@ -49,7 +53,8 @@ def fit(
     """Train with the recipe and write to the folder `out`; called again, resume from its last checkpoint.
 
     If `model` is given, it is trained instead of the network of the recipe; likewise images that are `given`. The best
-    epoch and early stopping are decided on images held out of the training set; the test set is not read.
+    epoch and early stopping are decided on images held out of the training set; the test set is not read. The processes
+    that torchrun started train together, and the first one writes.
     """
     run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(exclude_unset=True), "recipe", make="all")
     recipe.rates.rate(0.0, recipe.epochs)  # a user's own schedule is refused before any work
@@ -64,13 +69,15 @@ def fit(
     stream = train.nbytes > ram_bytes() / 4 if how.stream is None else how.stream
     if not stream:
         train = train.in_memory()
-    with logits_only(model) if model is not None else nullcontext():
+    with joined() as team, logits_only(model) if model is not None else nullcontext():
+        how = how if team.leads else replace(how, say=lambda _: None, tensorboard=False)
         state = initial_state(recipe, train, model, how.device)
         if recipe.weights and not run.last.exists():
             digest = load_start(state.model, recipe, train.shape)
             how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
-        with alone(run.last):
+        with alone(run.last) if team.leads else nullcontext():
             _fit(state, recipe, data, train, held, run, how)
+        team.wait()
     return run
 
 
@@ -89,7 +96,9 @@ def _fit(
 ) -> None:
     if run.recipe_file.exists():
         recipe.check_same(recipe_of(run), run.folder)
-    run.begin(recipe.model_dump(mode="json"), environment(), data.record)
+    team = current_team()
+    if team.leads:
+        run.begin(recipe.model_dump(mode="json"), environment(team.size), data.record)
     per_epoch = len(epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", 0)))
     if run.last.exists():
         state.load(run, recipe, per_epoch)
@@ -97,23 +106,29 @@ def _fit(
             how.say(f"resuming from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     else:
         watched = f"each epoch is evaluated on {len(held):,} held-out images" if len(held) else "no held-out images"
-        how.say(f"{recipe.data}: {train.summary}; {watched}; device: {how.device}")
+        processes = f"; {team.size} processes" if team.size > 1 else ""
+        how.say(f"{recipe.data}: {train.summary}; {watched}; device: {how.device}{processes}")
         if reason := unwatched(recipe):
             how.say(f"caution: {reason}")
-    write_rows(run.log, state.history)
+    team.check_same([state.epoch, state.batch], "epoch and batch to start from")
+    team.copy_first(state.tensors())
+    if team.leads:
+        write_rows(run.log, state.history)
     total = recipe.epochs * per_epoch
     label = f"training {run.folder.name}"
     with (
         board(run.board, state.history) if how.tensorboard else no_board() as draw,
         stop_requests(lambda: kept_line(run.last)) as stop,
+        synchronized(state.model) if recipe.sync_batchnorm and team.size > 1 else nullcontext(),
         progress(label, total, "batches", state.epoch * per_epoch + state.batch) as show,
     ):
         while not state.finished(recipe):
             for _ in _train_epoch(state, recipe, train, per_epoch, run, how):
                 show(state.epoch * per_epoch + state.batch, progress_text(state, recipe))
-                if stop:
+                if asked := team.largest(stop[0] if stop else 0):
                     state.save(run.last, recipe)
-                    raise Interrupted(stop[0], kept_line(run.last))
+                    team.wait()
+                    raise Interrupted(asked, kept_line(run.last))
             _finish_epoch(state, recipe, train, held, run, how, draw)
 
 
@@ -123,15 +138,17 @@ def _train_epoch(
     """Train the rest of the epoch and yield after every batch; the state is saved at intervals."""
     (defense, optimizer, _), threat = recipe.methods, recipe.make_threat()
     order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))[state.batch :]
+    team = current_team()
+    mine = [indices[team.part(len(indices))] for indices in order]
     saved = began = time.monotonic()
     pause = 60 * how.checkpoint_minutes
-    for indices, (x, y) in zip(order, train.batches(order, how.device, how.workers), strict=True):
+    for indices, (x, y) in zip(order, train.batches(mine, how.device, how.workers), strict=True):
         here = (state.epoch, state.batch)
         done = (state.epoch + state.batch / per_epoch) / recipe.epochs
         for group in state.optimizer.param_groups:
             group["lr"] = optimizer.lr * recipe.rates.rate(done, recipe.epochs)
-        generator = derive(recipe.seed, "batch", *here, device=how.device)
-        torch.manual_seed(derive_seed(recipe.seed, "dropout", *here))
+        generator = team.share(derive(recipe.seed, "batch", *here, device=how.device), len(indices))
+        torch.manual_seed(derive_seed(recipe.seed, "dropout", *here, *([team.rank] if team.rank else [])))
         if recipe.augment == "crop-flip":
             x = augment_crop_flip(x, generator)
         now = threat.scaled(recipe.rates.eps_share(done))
@@ -148,7 +165,7 @@ def _train_epoch(
             ) from None
         if state.average is not None:
             state.average.update_parameters(state.model)
-        state.tally.add(step.loss, step.cross_entropy, step.right, step.radius, len(y))
+        state.tally.add(step.loss, step.cross_entropy, step.right, step.radius, len(indices))
         state.batch += 1
         if state.loss_is_stuck(train):
             _warn(state, train, how)
@@ -165,7 +182,8 @@ def _finish_epoch(
     state: State, recipe: Recipe, train: Images, held: Images, run: Run, how: TrainingOptions, draw: Draw
 ) -> None:
     """Evaluate on held-out images, log the epoch, and save the best weights and the last state."""
-    tally = state.tally
+    tally, team = state.tally, current_team()
+    team.check_close(sum(float(p.detach().abs().sum()) for p in state.model.parameters()), "weights")
     row: Epoch = {
         "epoch": state.epoch + 1,
         "loss": tally.loss / tally.images,
@@ -190,10 +208,11 @@ def _finish_epoch(
         row["collapsed"] = True
     state.history.append(row)
     state.epoch, state.batch, state.tally = state.epoch + 1, 0, tally.next_epoch(train)
-    if row["best"]:
+    if row["best"] and team.leads:
         save_tensors(run.best, state.result.state_dict(), {"recipe": recipe.model_dump(mode="json"), "log": row})
     state.save(run.last, recipe)
-    write_rows(run.log, state.history)
+    if team.leads:
+        write_rows(run.log, state.history)
     draw(row)
     if state.collapsed:
         best = next(past for past in reversed(state.history) if past["best"])

@@ -16,6 +16,9 @@ from atent.inputs import checked
 from atent.losses import cross_entropy, soft_maximum
 from atent.optim.optimizers import Drawing
 from atent.optim.weight_perturbation import perturbed, statistics_kept
+from atent.parallel.gradients import average_gradients, mean_of, weighed
+from atent.parallel.team import current_team
+from atent.randomness import common, images_of
 from atent.threat import Threat
 
 
@@ -56,16 +59,20 @@ def _adapts(defense: Defense) -> TypeGuard[Search]:
 def with_memory(
     defense: Defense, memory: Tensor | None, indices: Tensor, device: torch.device | str, threat: Threat
 ) -> Iterator[Defense]:
-    """The defense with its memory of these examples bound to it; updates of the memory are stored afterwards."""
+    """The defense with its memory of a batch's examples bound to it; updates of the memory are stored afterwards.
+
+    In a team, it has that of this process's part of the batch, and the updates of all processes are stored.
+    """
     if memory is not None and _adapts(defense):
         yield defense.pulled(float(memory), threat)
         return
     if memory is None or not isinstance(defense, Remembering):
         yield defense
         return
-    mine = memory[indices].to(device)
+    team = current_team()
+    mine = memory[indices[team.part(len(indices))]].to(device)
     yield partial(defense, memory=mine)
-    memory[indices] = mine.to(memory.device)
+    memory[indices] = team.join(mine.to(memory.device), len(indices))
 
 
 def train_step(
@@ -86,13 +93,16 @@ def train_step(
     numbers of the optimizer also come from the generator. If the loss or its gradient is not finite, `NotFiniteError`
     is raised and the weights stay unchanged.
 
+    In a team of processes, x and y are this process's part of a batch, and the generator is its `Share`. The gradient
+    and the numbers that are returned are those of the whole batch.
+
     With `awp` the gradient is taken at weights moved by that share of their size to raise the loss at the same points
     (`perturbed`). With `gibbs` the examples of a batch are weighed by softmax(loss / gibbs) (`soft_maximum`).
     """
     threat = Threat.parse(threat)
     set_training(model)
     if isinstance(optimizer, Drawing):
-        optimizer.generator = generator
+        optimizer.generator = common(generator)
     total, first, term = 0.0, None, None  # of the last gradient
 
     def back_propagate(found: Terms) -> None:
@@ -102,10 +112,11 @@ def train_step(
         for term in checked_terms(found, defense, x):
             if gibbs and first is not None:
                 raise UserError(f"gibbs = {gibbs:g} weighs the examples of one loss term; the defense yields several")
-            loss = soft_maximum(term.loss, gibbs) if gibbs else term.loss.mean()
+            loss = weighed(soft_maximum(term.loss, gibbs) if gibbs else term.loss.mean(), generator, gibbs)
             loss.backward()
             total += float(loss.detach())
             first = term.logits.detach() if first is None else first
+        total = average_gradients(model, total)
 
     def differentiate() -> float:
         if awp:
@@ -126,12 +137,13 @@ def train_step(
     optimizer.step(differentiate)
     assert first is not None
     assert term is not None
-    return Step(
-        total,
+    means = [
         float(cross_entropy(first, y).mean()),
-        int((term.logits.detach().argmax(1) == y).sum()),
+        int((term.logits.detach().argmax(1) == y).sum()) / len(y),
         float(threat.size(term.x_adv - x).mean()),
-    )
+    ]
+    ce, right, radius = mean_of(means, generator)
+    return Step(total, ce, round(right * images_of(generator, len(y))), radius)
 
 
 def set_training(model: nn.Module) -> None:
