@@ -61,9 +61,9 @@ def average_gradients(model: nn.Module, loss: float) -> float:
     moving = {id(buffer): buffer for buffer in _statistics(model)}
     fixed = [one for one in model.buffers() if one.is_floating_point() and id(one) not in moving]
     gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in trained]
-    about = torch.tensor([*(one.grad is not None for one in trained), loss], device=trained[0].device)
+    numbers = [*(float(one.grad is not None) for one in trained), loss]
     first = [one if team.leads else torch.zeros_like(one) for one in fixed]
-    parts = [*gradients, *moving.values(), about.to(gradients[0].dtype), *first]
+    parts = [*gradients, *moving.values(), gradients[0].new_tensor(numbers), *first]
     sums = team.add(torch.cat([part.reshape(-1) for part in parts])).split([part.numel() for part in parts])
     means = [part / team.size for part in sums[: len(sums) - len(fixed)]]
     *used, mean_loss = means[-1].tolist()

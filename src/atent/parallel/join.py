@@ -13,7 +13,7 @@ from torch import distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from atent.errors import LostProcess, UserError
-from atent.parallel.team import ALONE, Team, current_team, working_in
+from atent.parallel.team import ALONE, Team, current_team, reason_of, working_in
 from atent.parallel.watch import watching
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -73,7 +73,7 @@ def _start() -> None:
         _Job.store, *_ = next(rendezvous("env://", rank, size, timeout=WAIT))
         dist.init_process_group(backend, store=_Job.store, rank=rank, world_size=size, timeout=WAIT)
     except RuntimeError as error:
-        raise LostProcess(next(iter(str(error).splitlines()), "")) from None
+        raise LostProcess(reason_of(error)) from None
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """The processes of a job: which images each takes, and the messages between them."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -117,14 +118,19 @@ class Team:
         self.largest(0)
 
 
+def reason_of(error: RuntimeError) -> str:
+    """The first sentence of an error of torch, without the place in its source."""
+    line = next(iter(str(error).splitlines()), type(error).__name__)
+    return re.sub(r"^\[\S+:\d+\] ", "", line).partition(". ")[0].rstrip(".")
+
+
 @contextmanager
 def _reaching() -> Iterator[None]:
     """What torch raises when a process is gone becomes one error."""
     try:
         yield
     except RuntimeError as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise LostProcess(reason) from None
+        raise LostProcess(reason_of(error)) from None
 
 
 ALONE = Team()
