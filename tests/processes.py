@@ -1,4 +1,4 @@
-"""Calls in several processes of one job, arranged as torchrun arranges them, but forked: importing torch takes longer."""
+"""Calls in several processes of one job, as torchrun starts them, but forked: importing torch takes longer."""
 
 import multiprocessing
 import os
@@ -28,9 +28,7 @@ def start(work: Callable[..., Any], *arguments: Any, size: int = 2) -> tuple[Any
     for rank in range(size):
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_run, args=(theirs, rank, size, store.port, work, *arguments))  # type: ignore[attr-defined]
-        with warnings.catch_warnings(
-            category=DeprecationWarning, action="ignore"
-        ):  # of forks in processes with threads
+        with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):  # of a fork next to threads
             process.start()
         theirs.close()
         started.append((process, ours))
