@@ -40,7 +40,7 @@ def _watch(team: Team, lost: Callable[[str], None], ended: threading.Event) -> N
         try:
             store = store or _connect()
             store.set(_key(team.rank), str(count))
-            found = store.get(_key(other))
+            found = store.get(_key(other)) if store.check([_key(other)]) else b""
         except RuntimeError:
             store, found = None, seen
         if found != seen:

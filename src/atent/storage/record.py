@@ -43,7 +43,10 @@ def record(
     file = RowFile.of(kind, folder, header)
     with alone(file.path) if team.leads else nullcontext():
         done = team.first(file.resume(header) if team.leads else 0)
-        with stop_requests(kept) as stop, progress(title, header["examples"], "images", done) as show:
+        with (
+            stop_requests(kept, tell=team.size == 1) as stop,
+            progress(title, header["examples"], "images", done) as show,
+        ):
             for rows, cost in work(file.path, done):
                 if rows:
                     if team.leads:

@@ -118,7 +118,7 @@ def _fit(
     label = f"training {run.folder.name}"
     with (
         board(run.board, state.history) if how.tensorboard else no_board() as draw,
-        stop_requests(lambda: kept_line(run.last)) as stop,
+        stop_requests(lambda: kept_line(run.last), tell=team.size == 1) as stop,
         synchronized(state.model) if recipe.sync_batchnorm and team.size > 1 else nullcontext(),
         progress(label, total, "batches", state.epoch * per_epoch + state.batch) as show,
     ):
