@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import distributed as dist
@@ -82,8 +83,7 @@ def work(network: str) -> None:
         sent += tensor.numel() * tensor.element_size()
         reduce(tensor, *arguments)
 
-    with joined() as team:
-        dist.all_reduce = counting
+    with joined() as team, mock.patch.object(dist, "all_reduce", counting):
         mine = x[team.part(BATCH)].contiguous(memory_format=torch.channels_last), y[team.part(BATCH)]
         for line in orders:
             team.wait()
@@ -105,12 +105,14 @@ def peak_memory() -> int:
 
 def compare(network: str, processes: int, rounds: int, steps: int) -> None:
     alone, several = Form(network, 1, processes), Form(network, processes, 1)
-    alone.run(1), several.run(1)  # the first step allocates
+    for form in (alone, several):
+        form.run(1)  # the first step allocates
     times: list[tuple[float, float]] = []
     for _ in range(rounds):
         (one,), parts = alone.run(steps), several.run(steps)
         times.append((one["seconds"] / steps, max(part["seconds"] for part in parts) / steps))
-    alone.end(), several.end()
+    for form in (alone, several):
+        form.end()
     ours, theirs = median(pair[0] for pair in times), median(pair[1] for pair in times)
     memory = max(part["memory"] for part in parts)
     print(f"{network}: {processes} processes over one with {processes} threads: throughput x {ours / theirs:.2f}")

@@ -82,8 +82,10 @@ def main() -> None:
     except OSError as error:
         code = _fail(f"{error.filename or 'the disk'}: {error.strerror or error}")
     except LostProcess as lost:
+        from atent.parallel.join import leave
+
         _report(str(lost))
-        code = 1
+        leave()
     except Interrupted as stop:
         _report(f"{stop}. Run the same command to resume.")
         code = stop.code

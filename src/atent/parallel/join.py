@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from atent.errors import LostProcess, UserError
@@ -21,9 +22,10 @@ WAIT = timedelta(minutes=30)  # for a message: the others may evaluate or save m
 
 
 class _Job:
-    """The store of the processes that torchrun started, while there is one."""
+    """The store of the processes that torchrun started, while there is one, and how often they have joined."""
 
     store: Any = None
+    joins: int = 0
 
 
 def is_launched() -> bool:
@@ -70,7 +72,9 @@ def _start() -> None:
         torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl"
     try:
-        _Job.store, *_ = next(rendezvous("env://", rank, size, timeout=WAIT))
+        store, *_ = next(rendezvous("env://", rank, size, timeout=WAIT))
+        _Job.joins += 1
+        _Job.store = PrefixStore(f"atent/{_Job.joins}", store)
         dist.init_process_group(backend, store=_Job.store, rank=rank, world_size=size, timeout=WAIT)
     except RuntimeError as error:
         raise LostProcess(reason_of(error)) from None
@@ -91,7 +95,7 @@ def speaks() -> bool:
     if _Job.store is None:
         return True
     try:
-        return bool(_Job.store.add("atent/ended", 1) == 1)
+        return bool(_Job.store.add("ended", 1) == 1)
     except RuntimeError:  # the store is gone too
         return True
 
@@ -100,4 +104,11 @@ def _end(reason: str) -> None:
     """End this process from another thread: the main one waits for a message that will not come."""
     if speaks():
         print(LostProcess(reason), file=sys.__stderr__, flush=True)
+    leave()
+
+
+def leave() -> NoReturn:
+    """End at once: what torch does at the end of a process may wait for the one that was lost."""
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(1)
