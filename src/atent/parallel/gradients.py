@@ -64,17 +64,19 @@ def average_gradients(model: nn.Module, loss: float) -> float:
     numbers = [*(float(one.grad is not None) for one in trained), loss]
     first = [one if team.leads else torch.zeros_like(one) for one in fixed]
     parts = [*gradients, *moving.values(), gradients[0].new_tensor(numbers), *first]
-    sums = team.add(torch.cat([part.reshape(-1) for part in parts])).split([part.numel() for part in parts])
-    means = [part / team.size for part in sums[: len(sums) - len(fixed)]]
-    *used, mean_loss = means[-1].tolist()
-    for parameter, mean, is_used in zip(trained, means, used, strict=False):
+    message = team.add(torch.cat([part.reshape(-1) for part in parts]))
+    message[: message.numel() - sum(one.numel() for one in fixed)] /= team.size
+    found = iter(message.split([part.numel() for part in parts]))
+    means = [next(found) for _ in trained]
+    for buffer in moving.values():
+        buffer.copy_(next(found).view_as(buffer))
+    *used, mean_loss = next(found).tolist()
+    for parameter, mean, is_used in zip(trained, means, used, strict=True):
         if is_used:
             parameter.grad = torch.empty_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad.copy_(mean.view_as(parameter))
-    for buffer, mean in zip(moving.values(), means[len(trained) :], strict=False):
-        buffer.copy_(mean.view_as(buffer))
-    for buffer, value in zip(fixed, sums[len(means) :], strict=True):
-        buffer.copy_(value.view_as(buffer))
+    for buffer in fixed:
+        buffer.copy_(next(found).view_as(buffer))
     return float(mean_loss)
 
 
