@@ -49,9 +49,8 @@ def ram_bytes() -> int:
 def pick_device(name: str) -> torch.device:
     """The device by name. `auto` is CUDA or MPS if available, else the CPU; any other device must exist."""
     if name == "auto":
-        return torch.device(
-            "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        )
+        found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        return _numbered(torch.device(found))
     try:
         device = torch.device(name)
         if device.type not in ("cpu", "cuda", "mps"):
@@ -60,6 +59,13 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"--device {name}: {reason}; 'cpu' always works, 'auto' uses a GPU if there is one") from None
+    return _numbered(device)
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """Of several GPUs `cuda` is the current one: under torchrun each process has its own."""
+    if device.type == "cuda" and device.index is None and torch.cuda.device_count() > 1:
+        return torch.device("cuda", torch.cuda.current_device())
     return device
 
 

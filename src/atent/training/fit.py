@@ -110,6 +110,7 @@ def _fit(
         how.say(f"{recipe.data}: {train.summary}; {watched}; device: {how.device}{processes}")
         if reason := unwatched(recipe):
             how.say(f"caution: {reason}")
+    team.check_same(recipe.model_dump(mode="json"), "recipe")
     team.check_same([state.epoch, state.batch], "epoch and batch to start from")
     team.copy_first(state.tensors())
     if team.leads:
