@@ -1,10 +1,11 @@
-# make demo: train, attack and compare, under five minutes on two cores after the install. make test: all tests.
+# make demo: train, attack and compare, under five minutes on two cores after the install. make test: all tests but
+# those of `make slow`, which takes minutes.
 # make docs: the documentation as a website, in site/. Each sets up .venv by itself.
 PYTHON ?= python3
 BIN := .venv/bin
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: setup demo test lint types docs readme clean
+.PHONY: setup demo test slow lint types docs readme clean
 
 setup: .venv/ready
 
@@ -24,6 +25,9 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist worksteal
+
+slow: setup
+	ATENT_SLOW=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/test_torchrun.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -8,8 +8,8 @@ strong   `atent attack --suite strong --examples 1`, from the image read to its 
 certify  `atent certify --examples 1`, from the image read to its certificate written
 
 Callers on the stack at the start count. Each command runs twice and the second run is traced, so that imports do not
-count. Errors, progress and storage are left out. Where a command makes several walks, one per row, the longest is
-listed, and after it the modules that all of them enter together.
+count. Errors, progress, storage and `parallel`, which does nothing in one process, are left out. Where a command makes
+several walks, one per row, the longest is listed, and after it the modules that all of them enter together.
 """
 
 import contextlib
@@ -30,6 +30,7 @@ from atent.cli import main
 NOT_COUNTED = {
     "errors",
     "progress",
+    "parallel",
     "storage",
     "rows",
     "runs",

@@ -25,6 +25,13 @@ def test_auto_takes_a_gpu_if_there_is_one(cuda: bool, mps: bool, taken: str, mon
     assert pick_device("auto") == torch.device(taken)
 
 
+def test_of_several_gpus_each_process_takes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert pick_device("auto") == torch.device("cuda", 1)
+
+
 @pytest.mark.parametrize("command", [TargetOptions, train])
 def test_auto_is_the_default(command: object) -> None:
     assert inspect.signature(command).parameters["device"].default == "auto"  # type: ignore[arg-type]

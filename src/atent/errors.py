@@ -25,6 +25,13 @@ class Interrupted(Exception):  # noqa: N818 (not an error)
         self.code = 128 + signum
 
 
+class LostProcess(Exception):  # noqa: N818 (as for `Interrupted`)
+    """Another process of the same job ended, or cannot be reached."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"another process of this job was lost ({reason}). Run the same command to resume.")
+
+
 def unknown(kind: str, name: object, known: Iterable[str], where: str = "", also: Iterable[str] = ()) -> UserError:
     """The error for a name that a table does not have. The name that was probably meant may also be one of `also`."""
     known, place = sorted(known), f" ({where})" if where else ""

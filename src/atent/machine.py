@@ -49,9 +49,8 @@ def ram_bytes() -> int:
 def pick_device(name: str) -> torch.device:
     """The device by name. `auto` is CUDA or MPS if available, else the CPU; any other device must exist."""
     if name == "auto":
-        return torch.device(
-            "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        )
+        found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        return _numbered(torch.device(found))
     try:
         device = torch.device(name)
         if device.type not in ("cpu", "cuda", "mps"):
@@ -60,6 +59,13 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"--device {name}: {reason}; 'cpu' always works, 'auto' uses a GPU if there is one") from None
+    return _numbered(device)
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """Of several GPUs `cuda` is the current one: under torchrun each process has its own."""
+    if device.type == "cuda" and device.index is None and torch.cuda.device_count() > 1:
+        return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
@@ -69,13 +75,13 @@ def say_device(device: torch.device, amp: str | None = None) -> None:
     print(f"device: {device}{half}", file=sys.stderr, flush=True)
 
 
-def environment() -> dict[str, object]:
-    """What a reader needs to reproduce a number: command, versions, commit, machine."""
+def environment(processes: int = 1) -> dict[str, object]:
+    """What a reader needs to reproduce a number: command, versions, commit, machine, the number of processes."""
     import numpy
 
     from atent import __version__
 
-    return {
+    found: dict[str, object] = {
         "command": _command(),
         "atent": __version__,
         "commit": _commit(),
@@ -87,6 +93,7 @@ def environment() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "cuda": torch.version.cuda if torch.cuda.is_available() else None,
     }
+    return found | {"processes": processes} if processes > 1 else found
 
 
 def _command() -> str:

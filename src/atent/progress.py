@@ -183,11 +183,11 @@ _innermost: ContextVar[_Work | None] = ContextVar("innermost progress", default=
 
 
 @contextmanager
-def stop_requests(kept: Callable[[], str] = lambda: "") -> Iterator[list[int]]:
+def stop_requests(kept: Callable[[], str] = lambda: "", *, tell: bool = True) -> Iterator[list[int]]:
     """Yield a list; SIGINT and SIGTERM are appended to it, so the caller can finish its batch before it stops.
 
-    The first signal prints at once what happens next. The second gets the previous handler and acts immediately;
-    instead of its KeyboardInterrupt an `Interrupted` is raised that says what is `kept`.
+    The first signal prints at once what happens next, if `tell`. The second gets the previous handler and acts
+    immediately; instead of its KeyboardInterrupt an `Interrupted` is raised that says what is `kept`.
     """
     asked: list[int] = []
     before: dict[int, Any] = {}
@@ -201,7 +201,8 @@ def stop_requests(kept: Callable[[], str] = lambda: "") -> Iterator[list[int]]:
         restore()
         again = "; press Ctrl-C again to stop now" if signum == signal.SIGINT else ""
         with suppress(RuntimeError):  # Python refuses to print while it is printing
-            say(f"stopping after this batch{again}")
+            if tell:
+                say(f"stopping after this batch{again}")
 
     if threading.current_thread() is threading.main_thread():  # Python allows signal handlers only there
         before |= {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}

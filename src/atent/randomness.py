@@ -1,7 +1,7 @@
 """Every random number comes from a generator derived from (seed, purpose, ...), so no RNG state has to be stored."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -50,22 +50,66 @@ def check_count(source: Source, images: int) -> None:
         raise UserError(f"{len(source)} generators for {images} images; allowed: one per image")
 
 
+class Share(torch.Generator):
+    """The random numbers of `count` images from `first` on, of a batch of `images` that several processes share.
+
+    `whole` has the stream of the batch, the same in every process. `fill` draws from it for all images and keeps the
+    numbers of these, so each image has those that it would have in one process. What draws from the share itself, such
+    as a method of a user, uses a stream that each process has for its own.
+    """
+
+    whole: torch.Generator
+    images: int
+    first: int
+    count: int
+
+    @classmethod
+    def of(cls, whole: torch.Generator, rank: int, images: int, part: slice) -> "Share":
+        """The share of the process `rank` in the draws of this generator: the images in `part`."""
+        share = cls(whole.device)
+        share.manual_seed(derive_seed(whole.initial_seed(), "process", rank))
+        share.whole, share.images = whole, images
+        share.first, share.count = part.start, part.stop - part.start
+        return share
+
+
+def common(generator: torch.Generator) -> torch.Generator:
+    """The generator whose stream is the same in every process: for numbers that do not belong to images."""
+    return generator.whole if isinstance(generator, Share) else generator
+
+
+def images_of(generator: torch.Generator, mine: int) -> int:
+    """The number of images in the whole batch, `mine` if no other process has a share in it."""
+    return generator.images if isinstance(generator, Share) else mine
+
+
+Draw = Callable[[Tensor, torch.Generator], Tensor]
+
+
+def fill(into: Tensor, source: Source, draw: Draw, dim: int = 0) -> Tensor:
+    """The tensor filled by `draw(tensor, generator)`; its images lie along `dim`.
+
+    With a generator per image, the numbers of an image depend on its own alone. With a `Share` they are the part of a
+    tensor that is filled for the whole batch; if these are not the images of the share, the numbers are its own.
+    """
+    if isinstance(source, Share) and into.shape[dim] == source.count:
+        shape = (*into.shape[:dim], source.images, *into.shape[dim + 1 :])
+        last = into.dim() == 4 and into.is_contiguous(memory_format=torch.channels_last)
+        order = torch.channels_last if last else torch.contiguous_format  # numbers are drawn in the order of memory
+        whole = torch.empty(shape, dtype=into.dtype, device=into.device, memory_format=order)
+        return draw(whole, source.whole).narrow(dim, source.first, source.count)
+    if isinstance(source, torch.Generator):
+        return draw(into, source)
+    for part, generator in zip(into, source, strict=True):
+        draw(part, generator)
+    return into
+
+
 def uniform_like(x: Tensor, source: Source, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """Uniform numbers in the shape of x; with a generator per image, those of an image depend on its own alone."""
-    drawn = torch.empty_like(x)
-    for part, generator in _parts(drawn, source):
-        part.uniform_(low, high, generator=generator)
-    return drawn
+    """Uniform numbers in the shape of x, drawn as `fill` draws."""
+    return fill(torch.empty_like(x), source, lambda part, generator: part.uniform_(low, high, generator=generator))
 
 
 def normal_like(x: Tensor, source: Source) -> Tensor:
-    """Normal numbers in the shape of x, drawn as `uniform_like` draws."""
-    drawn = torch.empty_like(x)
-    for part, generator in _parts(drawn, source):
-        part.normal_(generator=generator)
-    return drawn
-
-
-def _parts(drawn: Tensor, source: Source) -> Iterator[tuple[Tensor, torch.Generator]]:
-    """Each part of a tensor to fill, and the generator to fill it with."""
-    return iter([(drawn, source)]) if isinstance(source, torch.Generator) else zip(drawn, source, strict=True)
+    """Normal numbers in the shape of x, drawn as `fill` draws."""
+    return fill(torch.empty_like(x), source, lambda part, generator: part.normal_(generator=generator))

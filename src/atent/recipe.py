@@ -83,6 +83,7 @@ class Recipe(BaseModel):
     awp_start: Annotated[float, Field(ge=0, lt=1)] = 0.0
     gibbs: Scale = 0.0
     amp: Precision = "off"
+    sync_batchnorm: bool = False
     defense: dict[str, Any]
     optimizer: dict[str, Any] = {}
     schedule: AnySchedule = Schedule()

@@ -4,10 +4,11 @@ Slow imports are inside the commands, so that `atent --help` is fast.
 """
 
 import inspect
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -15,9 +16,10 @@ import typer
 from atent import __version__
 from atent.cli import attack, certify, data, export, lists, plan, reproduce, show, train
 from atent.cli.options import TargetOptions
-from atent.errors import Interrupted, ThreatWarning, UserError
+from atent.errors import Interrupted, LostProcess, ThreatWarning, UserError
 
 STOPPED = 130  # 128 + SIGINT
+TORCHRUN = "WORLD_SIZE"  # a variable that torchrun sets
 
 app = typer.Typer(
     add_completion=False,
@@ -71,39 +73,69 @@ def _version(
 def main() -> None:
     """Run the command; a user's error prints one line and gives exit code 2."""
     try:
-        with _doubts_in_a_line():
+        with _doubts_in_a_line(), _joined():
             code = app(prog_name="atent", standalone_mode=False)
-        if code == STOPPED:  # typer returns this for a KeyboardInterrupt
-            raise KeyboardInterrupt
+            if code == STOPPED:  # typer returns this for a KeyboardInterrupt
+                raise KeyboardInterrupt
     except UserError as error:
         code = _fail(str(error))
     except BrokenPipeError:  # `atent list | head`
         code = 1
     except OSError as error:
         code = _fail(f"{error.filename or 'the disk'}: {error.strerror or error}")
+    except LostProcess as lost:
+        from atent.parallel.join import leave
+
+        _report(str(lost))
+        leave()
     except Interrupted as stop:
-        _say(f"{stop}. Run the same command to resume.")
+        _report(f"{stop}. Run the same command to resume.")
         code = stop.code
     except KeyboardInterrupt:
-        _say("stopped. Run the same command to resume.")
+        _report("stopped. Run the same command to resume.")
         code = STOPPED
     except Exception as error:
         # A usage error of the command-line library; the module of its class depends on the library's version.
         if not hasattr(error, "format_message"):
+            _reports()
             raise
         code = _fail(f"{error.format_message()} (atent --help)")
     sys.exit(code)
 
 
 def _fail(message: str) -> int:
-    _say(f"error: {message}")
+    _report(f"error: {message}")
     return 2
+
+
+def _report(line: str) -> None:
+    """Print why the command ended."""
+    if _reports():
+        _say(line)
 
 
 def _say(line: str) -> None:
     from atent.progress import say
 
     say(line)
+
+
+def _joined() -> AbstractContextManager[object]:
+    """The processes that torchrun started; without torchrun nothing is imported."""
+    if TORCHRUN not in os.environ:
+        return nullcontext()
+    from atent.parallel.join import joined
+
+    return joined()
+
+
+def _reports() -> bool:
+    """Whether this process reports the end of its job: of those that torchrun started, the first to end does."""
+    if TORCHRUN not in os.environ:
+        return True
+    from atent.parallel.join import speaks
+
+    return speaks()
 
 
 @contextmanager

@@ -41,11 +41,14 @@ def reproduce(
     `atent reproduce table2 --budget cpu --status`
     """
     from atent.machine import pick_device
+    from atent.parallel.team import current_team
     from atent.reproduce.appendix import FIGURES, NAMES, TABLES
     from atent.reproduce.engine import Place, jobs, run
     from atent.reproduce.figures import draw_figure
     from atent.reproduce.plan import BUDGETS
 
+    if current_team().size > 1:
+        raise UserError("atent reproduce under torchrun; it starts its own processes, --processes N")
     if name not in (*NAMES, "all"):
         raise unknown("table or figure", name, [*NAMES, "all"])
     if budget not in BUDGETS:

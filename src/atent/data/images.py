@@ -16,6 +16,7 @@ from atent.data.decode import Files
 from atent.errors import UserError
 from atent.models import Shape
 from atent.progress import progress
+from atent.randomness import fill, uniform_like
 
 Augmentation = Literal["none", "crop-flip"]
 Split = Literal["train", "test"]
@@ -184,8 +185,9 @@ def augment_crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -
     """Random crop after zero padding and random horizontal flip, for a whole batch at once."""
     count, _, height, width = x.shape
     padded = functional.pad(x, (padding,) * 4)
-    down, right = torch.randint(2 * padding + 1, (2, count, 1), generator=generator, device=x.device)
-    flipped = torch.rand(count, 1, generator=generator, device=x.device) < 0.5
+    moves = torch.empty(2, count, 1, dtype=torch.int64, device=x.device)
+    down, right = fill(moves, generator, lambda part, source: part.random_(0, 2 * padding + 1, generator=source), dim=1)
+    flipped = uniform_like(x.new_empty(count, 1), generator) < 0.5
     columns = torch.arange(width, device=x.device).expand(count, width)
     columns = torch.where(flipped, columns.flip(1), columns) + right
     rows = torch.arange(height, device=x.device) + down

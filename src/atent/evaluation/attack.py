@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
 from atent.inputs import check_points, checked
 from atent.network import borrowed, counted, predict
+from atent.parallel.order import in_order, turns
+from atent.parallel.team import current_team
 from atent.randomness import derive
 from atent.report.figures import draw_sheet, save_picture
 from atent.smoothing.smoothed import Smoothed
@@ -49,9 +52,14 @@ def attack_images(
     batch: int = BATCH,
     device: torch.device | str = "cpu",
 ) -> Iterator[list[Row]]:
-    """Attack all images, a list of rows per batch. Generators are those of `attack_batch`."""
-    for part in evaluation_batches(len(images), batch):
-        yield attack_batch(model, images, part, attack, threat, seed=seed, device=device).rows
+    """Attack all images, a list of rows per batch. Generators are those of `attack_batch`.
+
+    The processes of a team attack in turn, and each yields all rows.
+    """
+    team, parts = current_team(), list(evaluation_batches(len(images), batch))
+    attack_one = partial(attack_batch, model, images, attack=attack, threat=threat, seed=seed, device=device)
+    mine = ([attack_one(part).rows] for part in turns(team, parts))
+    yield from chain.from_iterable(in_order(team, mine))
 
 
 def attack_batch(
@@ -145,18 +153,27 @@ def attack_target(
         "batch": batch,
     }
 
-    def work(path: Path, done: int) -> Batches:
+    def left(path: Path, done: int) -> list[int]:
+        """The first image of each batch that lacks rows or points."""
         if done < len(target.images):
             forget_points(path, done)
-        for part in evaluation_batches(len(target.images), saved):
-            new = part.start >= done
-            if not new and (not save_images or points_kept(path, part.start)):
-                continue
+        firsts = range(0, len(target.images), saved)
+        return [k for k in firsts if k >= done or (save_images and not points_kept(path, k))]
+
+    def attacked(path: Path, firsts: Sequence[int]) -> Iterator[list[tuple[list[Row], Cost]]]:
+        for first in firsts:
+            part = slice(first, min(first + saved, len(target.images)))
             found = attack_batch(target.network, target.images, part, attack, threat, seed=seed, device=device)
             if save_images:  # before the rows: after a kill between the two, the batch is attacked again
                 keep_points(path, found.rows, found.x, found.x_adv)
-            yield (found.rows if new else []), found.cost
-        if save_images:
+            yield [(found.rows, found.cost)]
+
+    def work(path: Path, done: int) -> Batches:
+        team = current_team()
+        mine = attacked(path, turns(team, team.first(left(path, done) if team.leads else [])))
+        for rows, cost in chain.from_iterable(in_order(team, mine)):
+            yield (rows if rows[0]["index"] >= done else []), Cost(*cost)
+        if save_images and team.leads:
             sheet = draw_sheet(join_points(path), f"{title}, {target.data} test images", target.images.classes)
             save_picture(sheet, path.with_suffix(".png"))
 

@@ -18,6 +18,8 @@ from atent.evaluation.target import Target
 from atent.inputs import check_points, checked
 from atent.methods import written_out
 from atent.network import answers, borrowed, counted
+from atent.parallel.order import in_order, turns
+from atent.parallel.team import current_team
 from atent.randomness import derive
 from atent.report.figures import draw_curve, save_picture
 from atent.smoothing.counting import run_cases
@@ -26,7 +28,7 @@ from atent.smoothing.smoothed import PIXELS, Smoothed
 from atent.smoothing.stopping import Smoothing
 from atent.storage.brackets import BRACKET, read_bracket
 from atent.storage.certificates import curve, read_certified
-from atent.storage.record import Batches, record
+from atent.storage.record import Batches, Costly, record, summed, with_cost
 from atent.storage.row_format import Cost
 from atent.threat import Threat
 
@@ -129,16 +131,21 @@ def bracket_target(
         one.header["seed"],
     )
 
-    def work(_: Path, done: int) -> Batches:
+    def tested(places: Sequence[int]) -> Iterator[list[Costly]]:
         began = time.perf_counter()
-        pictures = _pictures(target, one.header.get("every", 1), done, device)
+        pictures = _pictures(target, one.header.get("every", 1), places, device)
         with counted(smoothed.network) as passes:
             challenges = _challenges(smoothed, pictures, radii, how, attack, header["seed"])
             for finished in run_cases(smoothed.network, challenges, how.sigma, header["seed"], batch):
                 now = time.perf_counter()
-                yield [_row(case) for case in finished], Cost(passes.forward, passes.backward, round(now - began, 3))
+                cost = Cost(passes.forward, passes.backward, round(now - began, 3))
+                yield with_cost([_row(case) for case in finished], cost)
                 if finished:
                     began, passes.forward, passes.backward = now, 0, 0
+
+    def work(_: Path, done: int) -> Batches:
+        team = current_team()
+        yield from map(summed, in_order(team, tested(turns(team, range(done, len(target.images))))))
 
     path = record(BRACKET, certificates.parent.parent, header, f"attack sigma {how.sigma:g}", work)
     found = read_bracket(path)
@@ -146,7 +153,8 @@ def bracket_target(
     title = f"{target.data}, {len(target.images):,} test images: sigma {how.sigma:g}, {label}"
     lower = [(radius, share.certified) for radius, share in shares]
     upper = [(radius, share.unbroken) for radius, share in shares]
-    save_picture(draw_curve(curve(found.certified), lower, title, upper), path.with_suffix(".png"))
+    if current_team().leads:
+        save_picture(draw_curve(curve(found.certified), lower, title, upper), path.with_suffix(".png"))
     return path
 
 
@@ -161,8 +169,8 @@ def _check_same(target: Target, header: Mapping[str, Any]) -> None:
         )
 
 
-def _pictures(target: Target, every: int, skip: int, device: torch.device | str) -> Iterator[Picture]:
-    for k in range(skip, len(target.images)):
+def _pictures(target: Target, every: int, places: Sequence[int], device: torch.device | str) -> Iterator[Picture]:
+    for k in places:
         x, y = target.images.batch(slice(k, k + 1), device)
         yield Picture(k * every, x[0], int(y[0]))
 

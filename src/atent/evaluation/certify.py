@@ -13,12 +13,14 @@ from atent.data.images import Images
 from atent.errors import UserError
 from atent.evaluation.target import Target
 from atent.network import borrowed, repeat
+from atent.parallel.order import in_order, turns
+from atent.parallel.team import current_team
 from atent.report.figures import draw_curve, save_picture
 from atent.smoothing.bounds import as_row, draws_for, l2_radius
 from atent.smoothing.counting import Trial, run_cases
 from atent.smoothing.stopping import BLOCK, Smoothing
 from atent.storage.certificates import CERTIFY, curve, read_certified
-from atent.storage.record import Batches, record
+from atent.storage.record import Batches, Costly, record, summed, with_cost
 from atent.storage.row_format import Cost
 from atent.threat import Threat
 
@@ -79,25 +81,32 @@ def certify_target(
         "every": every,
     }  # without the batch size: it changes only the rounding in the network
 
-    def work(_: Path, done: int) -> Batches:
+    def certified(places: Sequence[int]) -> Iterator[list[Costly]]:
         began = time.perf_counter()
-        trials = _trials(target.images, how, every, done, device)
+        trials = _trials(target.images, how, every, places, device)
         for finished in run_cases(target.network, trials, how.sigma, seed, batch):
             rows = [{"index": t.index, "label": t.label, **as_row(t.certificate)} for t in finished]
             now = time.perf_counter()
-            yield rows, Cost(sum(row["draws"] for row in rows), 0, round(now - began, 3))
+            yield with_cost(rows, Cost(sum(row["draws"] for row in rows), 0, round(now - began, 3)))
             began = now if rows else began
+
+    def work(_: Path, done: int) -> Batches:
+        team = current_team()
+        yield from map(summed, in_order(team, certified(turns(team, range(done, len(target.images))))))
 
     path = record(CERTIFY, folder, target.header(settings, seed), str(settings["label"]), work)
     one = read_certified(path)
     asked = [(radius, one.accuracy(radius)) for radius, _ in one.radii]
     title = f"{target.data}, {len(target.images):,} test images: sigma {how.sigma:g}, n {how.n:,}, alpha {how.alpha:g}"
-    save_picture(draw_curve(curve(one), asked, title), path.with_suffix(".png"))
+    if current_team().leads:
+        save_picture(draw_curve(curve(one), asked, title), path.with_suffix(".png"))
     return path
 
 
-def _trials(images: Images, how: Smoothing, every: int, skip: int, device: torch.device | str) -> Iterator[Trial]:
-    for k in range(skip, len(images)):
+def _trials(
+    images: Images, how: Smoothing, every: int, places: Sequence[int], device: torch.device | str
+) -> Iterator[Trial]:
+    for k in places:
         x, y = images.batch(slice(k, k + 1), device)
         yield Trial(k * every, x[0], how, int(y[0]))
 

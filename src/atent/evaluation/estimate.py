@@ -4,7 +4,8 @@ The survivors of the first phase are known. The second phase attacks them in ran
 accuracy, the worst case of both phases, is narrow enough. `evaluation.sampling` has the law of the interval.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from atent.evaluation.sampling import Estimate, Goal, Law
 from atent.evaluation.suites import Choice, Phases
 from atent.evaluation.target import Target
 from atent.network import borrowed, repeat
+from atent.parallel.order import in_order, turns
+from atent.parallel.team import current_team
 from atent.progress import expect, say
 from atent.randomness import derive_seed
 from atent.smoothing.smoothed import Smoothed
@@ -94,7 +97,7 @@ def estimate_target(
         "order": order,
     }
     header = {**target.header(settings, seed), "examples": len(order)}
-    file = RowFile.of(SAMPLE, folder, header)
+    file, team = RowFile.of(SAMPLE, folder, header), current_team()
 
     def estimated() -> Estimated:
         found = file.read()
@@ -102,24 +105,31 @@ def estimate_target(
         return made._replace(cost=found.cost, first_cost=first.cost, path=file.path)
 
     if goal.reached(law.estimate([])) or not order:
-        with alone(file.path):  # a result without rows, for `show`
-            file.resume(header)
+        if team.leads:
+            with alone(file.path):  # a result without rows, for `show`
+                file.resume(header)
+        team.wait()
         return estimated()
+
+    def attacked(parts: Sequence[Sequence[int]]) -> Iterator[list[tuple[list[Row], Cost]]]:
+        for part in parts:
+            attack = phases.second.attack
+            found = attack_batch(target.network, target.images, part, attack, threat, seed=seed, device=device)
+            yield [(found.rows, found.cost)]
 
     def work(_: Path, done: int) -> Batches:
         rows = list(file.read().rows) if done else []
-        while len(rows) < len(order):
-            expect(law.expected_draws(goal, broken_share(rows)))
-            part = order[len(rows) : len(rows) + drawn]
-            attack = phases.second.attack
-            found = attack_batch(target.network, target.images, part, attack, threat, seed=seed, device=device)
-            rows += found.rows
-            yield found.rows, found.cost
+        parts = [order[k : k + drawn] for k in range(len(rows), len(order), drawn)]
+        expect(law.expected_draws(goal, broken_share(rows)))
+        for found, cost in chain.from_iterable(in_order(team, attacked(turns(team, parts)))):
+            rows += found
+            yield found, Cost(*cost)
             if len(rows) in law.looks:
                 now = law.estimate(broken_at(law, rows))
                 say(f"after {len(rows):,} images: {now.value:.2f} [{now.low:.2f}, {now.high:.2f}]")
                 if goal.reached(now):
                     return
+            expect(law.expected_draws(goal, broken_share(rows)))
 
     if _is_readable(file, header) and goal.reached(estimated().estimate):
         return estimated()

@@ -17,6 +17,7 @@ from atent.errors import UserError
 from atent.evaluation.target import Target
 from atent.models.weights import weights_hash
 from atent.network import answers, borrowed, logits_only, predict
+from atent.parallel.team import current_team
 from atent.storage.files import alone, write_atomically
 from atent.storage.rows import Row
 from atent.threat import Threat
@@ -120,6 +121,8 @@ def rows_folder(out: Path | str | None) -> Iterator[Path]:
     if out is not None:
         yield _folder(out)
         return
+    if current_team().size > 1:
+        raise UserError("out must be given with several processes: a folder that all of them can read")
     with tempfile.TemporaryDirectory(prefix="atent-") as folder:
         yield Path(folder)
 

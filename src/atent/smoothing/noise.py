@@ -6,10 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from atent.randomness import fill
+
 
 def normal_noise(x: Tensor, draws: int, sigma: float, generator: torch.Generator) -> Tensor:
     """Noise of shape (draws, *x.shape)."""
-    return torch.empty(draws, *x.shape, device=x.device, dtype=x.dtype).normal_(0, sigma, generator=generator)
+    empty = torch.empty(draws, *x.shape, device=x.device, dtype=x.dtype)
+    return fill(empty, generator, lambda part, source: part.normal_(0, sigma, generator=source), dim=1)
 
 
 def noisy_copies(x: Tensor, noise: Tensor) -> Tensor:

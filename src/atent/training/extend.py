@@ -1,6 +1,7 @@
 """More epochs for a finished training."""
 
 from atent.errors import UserError
+from atent.parallel.team import current_team
 from atent.progress import say
 from atent.recipe import Recipe, recipe_of
 from atent.storage.files import alone, load_tensors, read_json, save_tensors, write_json
@@ -9,6 +10,13 @@ from atent.training.state import is_finished
 
 
 def extend(run: Run, recipe: Recipe, more: int) -> Recipe:
+    """As `_extended`, which the first process of a team does for all."""
+    team = current_team()
+    longer = _extended(run, recipe, more) if team.leads else recipe
+    return longer.model_copy(update={"epochs": team.first(longer.epochs)})
+
+
+def _extended(run: Run, recipe: Recipe, more: int) -> Recipe:
     """Let the finished training of a run continue for `more` epochs; returns the recipe to continue with.
 
     The schedule is that of the longer training: at 10 + 5 epochs the learning rate continues from two thirds of it. A

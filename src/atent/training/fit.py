@@ -1,41 +1,40 @@
 """Training: one function, `fit`. A training can be resumed after any batch, since `State` is all that changes."""
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from atent.attacks import Cascade
-from atent.attacks.protocols import title_of
 from atent.data.dataset import DataSet
 from atent.data.given import Given
 from atent.data.images import Images, augment_crop_flip, epoch_batches, hold_out
 from atent.errors import Interrupted, UserError
-from atent.evaluation.attack import attack_images
 from atent.inputs import known
 from atent.machine import environment, ram_bytes
 from atent.methods import readable
 from atent.models.build import OBJECT
 from atent.network import counted, logits_only
+from atent.parallel.batch_norm import synchronized
+from atent.parallel.join import joined
+from atent.parallel.team import current_team
 from atent.progress import expect, progress, stop_requests
 from atent.randomness import derive, derive_seed
 from atent.recipe import Recipe, parse_recipe, recipe_of
-from atent.smoothing.smoothed import Smoothed
-from atent.storage.files import alone, save_tensors, write_rows
-from atent.storage.rows import clean_rate, robust_rate
+from atent.storage.files import alone, write_rows
 from atent.storage.run import Run
-from atent.training.alarms import STUCK_ADVICE, collapse_text, collapsed, masked, stuck_text, unwatched
+from atent.training.alarms import stuck_text, unwatched
 from atent.training.budget import TRIAL, Watch
-from atent.training.lines import epoch_line, kept_line, not_finite_line, progress_text
+from atent.training.epoch_end import evaluate_held, finish_epoch, warn_stuck
+from atent.training.lines import kept_line, not_finite_line, progress_text
 from atent.training.options import TrainingOptions
 from atent.training.recovery import FailedError, fail, is_good, is_lost, keep_first, take_back
 from atent.training.start import initial_state, load_start, training_data
-from atent.training.state import Epoch, State, score
+from atent.training.state import State
 from atent.training.step import NotFiniteError, adapt, train_step, with_memory
 from atent.training.tensorboard import board, no_board
 
@@ -53,7 +52,8 @@ def fit(
     """Train with the recipe and write to the folder `out`; called again, resume from its last checkpoint.
 
     If `model` is given, it is trained instead of the network of the recipe; likewise images that are `given`. The best
-    epoch and early stopping are decided on images held out of the training set; the test set is not read.
+    epoch and early stopping are decided on images held out of the training set; the test set is not read. The processes
+    that torchrun started train together, and the first one writes.
     """
     run, recipe = Run(Path(out)), parse_recipe(recipe.model_dump(exclude_unset=True), "recipe", make="all")
     began = how.clock()
@@ -69,14 +69,17 @@ def fit(
     stream = train.nbytes > ram_bytes() / 4 if how.stream is None else how.stream
     if not stream:
         train = train.in_memory()
-    with logits_only(model) if model is not None else nullcontext():
+    with joined() as team, logits_only(model) if model is not None else nullcontext():
+        how = how if team.leads else replace(how, say=lambda _: None, tensorboard=False)
         state = initial_state(recipe, train, model, how)
         if recipe.weights and not run.last.exists():
             digest = load_start(state.model, recipe, train.shape)
             how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
-        watch = Watch(recipe, how.clock, began)
-        with alone(run.last):
+        clock = partial(team.first_of, how.clock) if recipe.minutes else how.clock  # a budget is the first one's
+        watch = Watch(recipe, clock, team.first(began))
+        with alone(run.last) if team.leads else nullcontext():
             _fit(state, data, train, held, run, how, watch)
+        team.wait()
     return run
 
 
@@ -86,7 +89,9 @@ def _fit(
     recipe = watch.recipe
     if run.recipe_file.exists():
         recipe.check_same(recipe_of(run), run.folder)
-    run.begin(recipe.model_dump(mode="json"), environment(), data.record)
+    team = current_team()
+    if team.leads:
+        run.begin(recipe.model_dump(mode="json"), environment(team.size), data.record)
     per_epoch = len(epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", 0)))
     if run.last.exists():
         state.load(run, recipe, per_epoch)
@@ -94,11 +99,16 @@ def _fit(
             how.say(f"resuming from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     else:
         watched = f"each epoch is evaluated on {len(held):,} held-out images" if len(held) else "no held-out images"
-        how.say(f"{recipe.data}: {train.summary}; {watched}; device: {how.device}")
+        processes = f"; {team.size} processes" if team.size > 1 else ""
+        how.say(f"{recipe.data}: {train.summary}; {watched}; device: {how.device}{processes}")
         if reason := unwatched(recipe):
             how.say(f"caution: {reason}")
+    team.check_same(recipe.model_dump(mode="json"), "recipe")
+    team.check_same([state.epoch, state.batch], "epoch and batch to start from")
+    team.copy_first(state.tensors())
     watch.resume(state.spent, per_epoch, len(held))
-    write_rows(run.log, state.history)
+    if team.leads:
+        write_rows(run.log, state.history)
     begun = not state.finished(recipe)
     if begun and recipe.recoveries:
         keep_first(state, recipe, train, run)
@@ -106,7 +116,8 @@ def _fit(
     label, (done, total) = f"training {run.folder.name}", watch.position(state.epoch, state.batch)
     with (
         board(run.board, state.history) if how.tensorboard else no_board() as draw,
-        stop_requests(lambda: kept_line(run.last)) as stop,
+        stop_requests(lambda: kept_line(run.last), tell=team.size == 1) as stop,
+        synchronized(state.model) if recipe.sync_batchnorm and team.size > 1 else nullcontext(),
         progress(label, total, "batches", done) as show,
     ):
         began, told = time.monotonic(), not how.compile
@@ -119,16 +130,18 @@ def _fit(
                     done, total = watch.position(state.epoch, state.batch)
                     expect(total)
                     show(done, progress_text(state, recipe))
-                    if stop:
+                    if asked := team.largest(stop[0] if stop else 0):
                         state.save(run.last, recipe)
-                        raise Interrupted(stop[0], kept_line(run.last))
+                        team.wait()
+                        raise Interrupted(asked, kept_line(run.last))
                     if watch.wants_trial:
-                        _evaluate({}, state.result, recipe, trial, how)
+                        evaluate_held({}, state.result, recipe, trial, how)
                         watch.tried(len(trial))
-                draw(_finish_epoch(state, recipe, train, held, run, how, watch))
+                draw(finish_epoch(state, recipe, train, held, run, how, watch))
             except FailedError as failed:
                 take_back(state, failed, recipe, per_epoch, run, how)
-    run.good.unlink(missing_ok=True)
+    if team.leads:
+        run.good.unlink(missing_ok=True)
     if begun and (verdict := watch.verdict()):
         how.say(verdict)
 
@@ -141,15 +154,17 @@ def _train_epoch(
         return
     (defense, optimizer, _), threat = recipe.methods, recipe.make_threat()
     order = epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", state.epoch))[state.batch :]
+    team = current_team()
+    mine = [indices[team.part(len(indices))] for indices in order]
     saved = began = time.monotonic()
     pause, proven = 60 * how.checkpoint_minutes, False
-    for indices, (x, y) in zip(order, train.batches(order, how.device, how.workers), strict=True):
+    for indices, (x, y) in zip(order, train.batches(mine, how.device, how.workers), strict=True):
         here = (state.epoch, state.batch)
         done = state.spent.done if recipe.minutes else (state.epoch + state.batch / watch.per_epoch) / recipe.epochs
         for group in state.optimizer.param_groups:
             group["lr"] = optimizer.lr * recipe.rates.rate(done, recipe.epochs) * 0.5**state.recoveries
-        generator = derive(recipe.seed, "batch", *here, device=how.device)
-        torch.manual_seed(derive_seed(recipe.seed, "dropout", *here))
+        generator = team.share(derive(recipe.seed, "batch", *here, device=how.device), len(indices))
+        torch.manual_seed(derive_seed(recipe.seed, "dropout", *here, *([team.rank] if team.rank else [])))
         if recipe.augment == "crop-flip":
             x = augment_crop_flip(x, generator)
         now = threat.scaled(recipe.rates.eps_share(done))
@@ -177,13 +192,13 @@ def _train_epoch(
             raise UserError(not_finite_line(state, run.last, optimizer.lr)) from None
         if state.average is not None:
             state.average.update_parameters(state.model)
-        state.tally.add(step.loss, step.cross_entropy, step.right, step.radius, len(y))
+        state.tally.add(step.loss, step.cross_entropy, step.right, step.radius, len(indices))
         state.batch += 1
         proven = True
         if is_lost(state, recipe, train, done):
             fail(state, recipe, stuck_text(train))
         if state.loss_is_stuck(train):
-            _warn(state, train, how)
+            warn_stuck(state, train, how)
         ends = watch.count(state.epoch, state.batch)
         began, state.tally.seconds = time.monotonic(), state.tally.seconds + time.monotonic() - began
         asked = how.checkpoint_batches is not None and state.batch % how.checkpoint_batches == 0
@@ -196,71 +211,3 @@ def _train_epoch(
         yield
         if ends:
             return
-
-
-def _finish_epoch(
-    state: State, recipe: Recipe, train: Images, held: Images, run: Run, how: TrainingOptions, watch: Watch
-) -> Epoch:
-    """Evaluate on held-out images, log the epoch, and save the best weights and the last state; returns the row."""
-    tally = state.tally
-    row: Epoch = {
-        "epoch": state.epoch + 1,
-        "loss": tally.loss / tally.images,
-        "train_robust": tally.right / tally.images,
-        "radius": tally.radius / tally.images,
-        "seconds": tally.seconds,
-        "best": False,
-    }
-    if len(held):
-        _evaluate(row, state.result, recipe, held, how)
-    watch.evaluated()
-    choose = recipe.chosen_by
-    row["best"] = all(score(row, choose) >= score(past, choose) for past in state.history)
-    how.say(epoch_line(row, recipe))
-    if tally.stuck(train):
-        row["plateau"] = True
-        _warn(state, train, how)
-    if sign := masked(recipe.methods.monitor, row.get("broken_by", {}), len(held)):
-        row["masked"] = True
-        if not any(past.get("masked") for past in state.history):
-            how.say(f"epoch {row['epoch']}: {sign}")
-    if choose == "robust" and collapsed([*state.history, row], held.constant_accuracy):
-        fail(state, recipe, f"robust accuracy on held-out images collapsed to {100 * row['robust']:.2f}")
-        row["collapsed"] = True
-    if state.recoveries:
-        row["recoveries"] = state.recoveries
-    state.history.append(row)
-    state.epoch, state.batch, state.tally = state.epoch + 1, 0, tally.next_epoch(train)
-    if row["best"]:
-        save_tensors(run.best, state.result.state_dict(), {"recipe": recipe.model_dump(mode="json"), "log": row})
-    state.save(run.last, recipe)
-    if recipe.recoveries and is_good(state, train):
-        state.save(run.good, recipe)
-    write_rows(run.log, state.history)
-    if state.collapsed:
-        best = next(past for past in reversed(state.history) if past["best"])
-        how.say(collapse_text(row, best, run.best))
-    elif state.finished(recipe) and not watch.over and state.epoch < recipe.epochs:
-        how.say(f"stopped early: no better epoch among the last {recipe.patience} (patience)")
-    return row
-
-
-def _evaluate(
-    row: Epoch | dict[str, Any], network: nn.Module, recipe: Recipe, held: Images, how: TrainingOptions
-) -> None:
-    """Add the accuracy on held-out images, alone and under the monitor; of a cascade also what each attack broke."""
-    monitor = recipe.methods.monitor
-    network = Smoothed(network, recipe.smooth, recipe.monitor_draws) if recipe.smooth else network
-    batches = attack_images(network, held, monitor, recipe.make_threat(), seed=recipe.seed, device=how.device)
-    rows = [one for batch in batches for one in batch]
-    row |= {"clean": clean_rate(rows).value, "robust": robust_rate(rows).value, "examples": len(rows)}
-    if isinstance(monitor, Cascade):
-        broken = Counter(one.get("by") for one in rows)
-        row["broken_by"] = {title: broken[title] for title in map(title_of, monitor.attacks)}
-
-
-def _warn(state: State, train: Images, how: TrainingOptions) -> None:
-    """Warn once that the loss is stuck."""
-    if not state.tally.warned:
-        state.tally.warned = True
-        how.say(f"epoch {state.epoch + 1}, batch {state.batch}: {stuck_text(train)}. {STUCK_ADVICE}")

@@ -4,6 +4,7 @@ from statistics import fmean
 
 from atent.data.images import Images
 from atent.optim.schedule import Schedule
+from atent.parallel.team import current_team
 from atent.recipe import Recipe
 from atent.storage.files import write_rows
 from atent.storage.run import Run
@@ -60,7 +61,8 @@ def take_back(
     spent.done = state.spent.done
     state.spent, state.recoveries = spent, recoveries
     state.save(run.last, recipe)
-    write_rows(run.log, state.history)
+    if current_team().leads:
+        write_rows(run.log, state.history)
     how.say(
         f"{failed}; back to epoch {state.epoch + 1}, batch {state.batch}, with the learning rate times "
         f"{0.5**recoveries:g} (recovery {recoveries} of {recipe.recoveries})"

@@ -1,6 +1,6 @@
 """The state of a training, and its checkpoint file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from atent.data.images import Images
 from atent.errors import UserError
 from atent.methods import Choice, explain
+from atent.parallel.team import current_team
 from atent.recipe import Recipe, parse_recipe
 from atent.storage.files import join_parts, load_tensors, save_tensors, take_part
 from atent.storage.run import Run
@@ -104,6 +105,11 @@ class State:
         """The network to evaluate and save: the averaged one if there is one."""
         return self.model if self.average is None else self.average.module
 
+    def tensors(self) -> Iterator[Tensor]:
+        """The tensors of the network and of its average."""
+        for network in (self.model, self.average):
+            yield from network.state_dict().values() if network is not None else ()
+
     def finished(self, recipe: Recipe) -> bool:
         return is_finished(self.history, recipe, over=self.spent.done >= 1 and self.batch == 0)
 
@@ -121,6 +127,9 @@ class State:
         return _collapsed(self.history)
 
     def save(self, path: Path, recipe: Recipe) -> None:
+        """Write a checkpoint. All processes of a team have the same state, and the first one writes it."""
+        if not current_team().leads:
+            return
         moments, rest = pack_optimizer(self.optimizer)
         parts = {"": self.model.state_dict(), "optimizer": moments}
         if self.average is not None:

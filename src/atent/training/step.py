@@ -16,6 +16,9 @@ from atent.inputs import checked, known
 from atent.losses import cross_entropy, soft_maximum
 from atent.optim.optimizers import Drawing
 from atent.optim.weight_perturbation import perturbed, statistics_kept
+from atent.parallel.gradients import average_gradients, mean_of, weighed
+from atent.parallel.team import current_team
+from atent.randomness import common, images_of
 from atent.threat import Threat
 from atent.training.loss_scale import LossScale
 
@@ -57,16 +60,20 @@ def _adapts(defense: Defense) -> TypeGuard[Search]:
 def with_memory(
     defense: Defense, memory: Tensor | None, indices: Tensor, device: torch.device | str, threat: Threat
 ) -> Iterator[Defense]:
-    """The defense with its memory of these examples bound to it; updates of the memory are stored afterwards."""
+    """The defense with its memory of a batch's examples bound to it; updates of the memory are stored afterwards.
+
+    In a team, it has that of this process's part of the batch, and the updates of all processes are stored.
+    """
     if memory is not None and _adapts(defense):
         yield defense.pulled(float(memory), threat)
         return
     if memory is None or not isinstance(defense, Remembering):
         yield defense
         return
-    mine = memory[indices].to(device)
+    team = current_team()
+    mine = memory[indices[team.part(len(indices))]].to(device)
     yield partial(defense, memory=mine)
-    memory[indices] = mine.to(memory.device)
+    memory[indices] = team.join(mine.to(memory.device), len(indices))
 
 
 def train_step(
@@ -88,6 +95,9 @@ def train_step(
     numbers of the optimizer also come from the generator. If the loss or its gradient is not finite, `NotFiniteError`
     is raised and the weights stay unchanged. For each gradient numbers are read from the device once.
 
+    In a team of processes, x and y are this process's part of a batch, and the generator is its `Share`. The gradient
+    and the numbers that are returned are those of the whole batch.
+
     With `awp` the gradient is taken at weights moved by that share of their size to raise the loss at the same points
     (`perturbed`). With `gibbs` the examples of a batch are weighed by softmax(loss / gibbs) (`soft_maximum`). With a
     `scale` the loss is multiplied by it and the gradient divided; a gradient that is not finite is then computed again
@@ -96,7 +106,7 @@ def train_step(
     threat = Threat.parse(threat)
     set_training(model)
     if isinstance(optimizer, Drawing):
-        optimizer.generator = generator
+        optimizer.generator = common(generator)
     step: Step | None = None  # of the last gradient
 
     def back_propagate(found: Terms) -> Callable[[], Step]:
@@ -106,13 +116,13 @@ def train_step(
         for term in checked_terms(found, defense, x):
             if gibbs and losses:
                 raise UserError(f"gibbs = {gibbs:g} weighs the examples of one loss term; the defense yields several")
-            loss = soft_maximum(term.loss, gibbs) if gibbs else term.loss.mean()
+            loss = weighed(soft_maximum(term.loss, gibbs) if gibbs else term.loss.mean(), generator, gibbs)
             (loss if scale is None else loss * scale.value).backward()
             losses.append(loss.detach())
             first = term if first is None else first
         assert first is not None
         assert term is not None
-        return partial(_read, model, losses, first, term, x, y, threat)
+        return partial(_read, model, average_gradients(model, losses), first, term, x, y, threat, generator)
 
     def differentiate() -> float:
         nonlocal step
@@ -144,7 +154,14 @@ def train_step(
 
 
 def _read(
-    model: nn.Module, losses: Sequence[Tensor], first: Term, last: Term, x: Tensor, y: Tensor, threat: Threat
+    model: nn.Module,
+    losses: Sequence[Tensor],
+    first: Term,
+    last: Term,
+    x: Tensor,
+    y: Tensor,
+    threat: Threat,
+    generator: torch.Generator,
 ) -> Step:
     """What a step reports, in one transfer from the device, with the norms that show whether its gradient is finite."""
     norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
@@ -159,7 +176,8 @@ def _read(
     total, (entropy, right, radius) = sum(numbers[:count]), numbers[count : count + 3]
     if not all(map(math.isfinite, (total, *numbers[count + 3 :]))):
         raise NotFiniteError
-    return Step(total, entropy, int(right), radius)
+    entropy, right, radius = mean_of([entropy, right / len(y), radius], generator)
+    return Step(total, entropy, round(right * images_of(generator, len(y))), radius)
 
 
 def set_training(model: nn.Module) -> None:

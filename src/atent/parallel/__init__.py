@@ -1,0 +1,1 @@
+"""Several processes that work on one job, started by torchrun: their messages, gradients, BatchNorm and results."""
