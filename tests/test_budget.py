@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import atent.training.epoch_end
 import atent.training.fit
 from atent.attacks import make_attack
 from atent.attacks.cost import passes_per_image
@@ -64,7 +65,8 @@ class Simulated:
             return Step(0.5, 0.5, 2, 0.0)
 
         monkeypatch.setattr(atent.training.fit, "train_step", step)
-        monkeypatch.setattr(atent.training.fit, "_evaluate", lambda row, *_: self.evaluate(row))
+        for module in (atent.training.fit, atent.training.epoch_end):
+            monkeypatch.setattr(module, "evaluate_held", lambda row, *_: self.evaluate(row))
         how = TrainingOptions(say=self.said.append, clock=lambda: self.now, checkpoint_batches=20)
         return fit(recipe, out, how=how)
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import atent.training.alarms
+import atent.training.epoch_end
 import atent.training.fit
 import atent.training.recovery
 import atent.training.state
@@ -50,7 +51,7 @@ class Toy:
         self.bias: list[float] = []
         self.first: float | None = None
         monkeypatch.setattr(atent.training.fit, "train_step", self.step)
-        monkeypatch.setattr(atent.training.fit, "_evaluate", self.evaluate)
+        monkeypatch.setattr(atent.training.epoch_end, "evaluate_held", self.evaluate)
         for module in (atent.training.alarms, atent.training.recovery, atent.training.state):
             monkeypatch.setattr(module, "RECENT", 4)
 
