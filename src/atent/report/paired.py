@@ -61,7 +61,7 @@ class Paired(NamedTuple):
         """The correlation of the pairs. A positive one is corrected for continuity, by n / 2 in its numerator."""
         margins = (self.both + self.first) * (self.second + self.neither)
         margins *= (self.both + self.second) * (self.first + self.neither)
-        product = self.both * self.neither - self.first * self.second
+        product: float = self.both * self.neither - self.first * self.second
         if product > 0:
             product = max(product - self.images / 2, 0)
         return product / math.sqrt(margins) if margins else 0.0

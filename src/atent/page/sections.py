@@ -1,0 +1,223 @@
+"""The page of one run, and that of several next to each other."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from atent.errors import UserError
+from atent.evaluation.estimate import Estimated
+from atent.page.accuracy import (
+    attack_tables,
+    bracket_parts,
+    certified_parts,
+    class_parts,
+    count_cell,
+    eps_figures,
+    estimate_table,
+    rate_cell,
+)
+from atent.page.curves import by_rows, compared_trainings, paired_differences
+from atent.page.gallery import gallery
+from atent.page.gather import Found
+from atent.page.parts import Cell, Commands, Fold, Headline, Note, Part, Rows, Section, Table
+from atent.page.training import cost_table, flat, repeat_parts, setting_folds, training_parts, training_warnings
+from atent.report.compare import CERTIFIED, CLEAN, Comparison, compare_networks, measured
+from atent.report.differences import BELOW, cells
+from atent.report.tables import Group
+from atent.report.verdict import checks_in_words, verdict
+
+DIFFERENT = 8  # settings in a table of runs
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the template shows."""
+
+    title: str
+    words: str
+    headlines: list[Headline]
+    sections: list[Section] = field(default_factory=list)
+
+
+def page_of(runs: Sequence[Found]) -> Page:
+    """One run in detail, or several side by side."""
+    return _one(runs[0]) if len(runs) == 1 else _several(runs)
+
+
+def _one(found: Found) -> Page:
+    main, shown = found.main, gallery(found)
+    summary: list[Part] = [Note(line, "verdict") for line in verdicts(found)]
+    if not found.evaluated:
+        summary.append(_next(found))
+    under_attack = [*eps_figures("eps", found.groups, by_network=False), *attack_tables(found.groups)]
+    sections = [
+        Section("summary", "Summary", summary),
+        Section("attacks", "Accuracy under attack", [*under_attack, *estimate_table(found.estimates)]),
+        Section("certified", "Certified accuracy", certified_parts("certified", found.certified)),
+        Section("two-sided", "Two-sided accuracy", bracket_parts("two-sided", found.brackets)),
+        Section("classes", "Robustness by class", class_parts("classes", main) if main else []),
+        Section("gallery", "Attacked images", list(shown[0])),
+        Section("training", "Training", training_parts("training", found)),
+        Section("checks", "Checks and warnings", check_parts([found], shown[1])),
+        Section("cost", "Cost", cost_table([found])),
+        Section("repeat", "Repeat it", [*repeat_parts(found), _afterwards([found])]),
+    ]
+    words = f"{found.recipe['model']} on {found.recipe['data']}" if {"model", "data"} <= found.recipe.keys() else "rows"
+    return Page(found.name, words, _headlines(found), [section for section in sections if section.parts])
+
+
+def verdicts(found: Found) -> list[str]:
+    """The result for each threat in one line."""
+    lines = []
+    for group in found.groups:
+        name = f"worst case of {len(group.attacks)} attacks" if len(group.attacks) > 1 else group.titles[0]
+        size, clean = len(group.attacks[0].rows), group.clean.value
+        lines.append(verdict(name, str(group.threat), size, group.robust, clean, found.warnings(group)))
+    most = [line for line, group in zip(lines, found.groups, strict=True) if group is found.main]
+    chosen = lines if len(lines) <= 3 else most
+    return [*chosen, *map(str, found.estimates)]
+
+
+def _headlines(found: Found) -> list[Headline]:
+    """The numbers at the top: clean and robust accuracy at the first threat, whole test sets, a certificate."""
+    shown = []
+    if main := found.main:
+        images = f"{len(main.attacks[0].rows):,} {main.data} test images"
+        how = "worst case" if len(main.attacks) > 1 else main.titles[0]
+        for rate, words in ((main.clean, f"clean accuracy, {images}"), (main.robust, f"at {main.threat}, {how}")):
+            shown.append(Headline(f"{100 * rate.value:.1f} %", words, f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"))
+    for one in found.estimates[:1]:
+        value, low, high = one.estimate
+        words = f"at {one.threat}, {one.name}, whole test set"
+        shown.append(Headline(f"{value:.1f} %", words, f"{low:.1f} to {high:.1f}"))
+    for proven in found.certified[:1]:
+        radii = [radius for radius, _ in proven.radii]
+        radius = radii[len(radii) // 2]
+        rate = proven.accuracy(radius)
+        ends = f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"
+        shown.append(Headline(f"{100 * rate.value:.1f} %", f"certified at l2 radius {radius:.4g}", ends))
+    return shown
+
+
+def _next(found: Found) -> Part:
+    if found.trained:
+        command = shlex.join(["atent", "attack", str(found.folder), "--suite", "strong", "--save-images"])
+        return Commands("The network is trained, and no attack or certificate is finished. Next:", [command])
+    return Note("No attack or certificate is finished, and there is no trained network yet.", "warning")
+
+
+def check_parts(runs: Sequence[Found], more: Sequence[str] = ()) -> list[Part]:
+    """The warnings of the checks and of the training, and the files that were left out."""
+    parts: list[Part] = []
+    for found in runs:
+        start = f"{found.name}: " if len(runs) > 1 else ""
+        for one in found.checks:
+            place = f"{start}checks at {one.threat}, {one.data}"
+            parts += [Note(f"{place}: {warning}.", "warning") for warning in one.warnings]
+            parts += [] if one.warnings else [Note(f"{place}: nothing suspicious.")]
+        parts += [Note(f"{start}{words}.", "warning") for words in training_warnings(found)]
+        if found.groups and not found.checks and len(runs) == 1:
+            parts.append(Note("The checks for failed attacks were not run: atent attack RUN --checks."))
+        parts += [Note(f"{start}left out: {problem}.", "warning") for problem in found.problems]
+    return [*parts, *(Note(f"left out: {problem}.", "warning") for problem in more)]
+
+
+def _afterwards(runs: Sequence[Found]) -> Commands:
+    folders = [str(found.folder) for found in runs]
+    lines = [shlex.join(["atent", "report", *folders])]
+    if len(runs) == 1 and runs[0].trained and runs[0].evaluated:
+        lines.insert(0, shlex.join(["atent", "verify", *folders]))
+    return Commands("Check the rows, and make this page again:" if len(lines) > 1 else "Make this page again:", lines)
+
+
+def _several(runs: Sequence[Found]) -> Page:
+    groups = [group for found in runs for group in found.groups]
+    estimated = [one for found in runs for one in found.estimates]
+    proven = [one for found in runs for one in found.certified]
+    rows = [(found.name, found.main.clean, found.main.robust) for found in runs if found.main]
+    overview: list[Part] = [_overview(runs), *_settings(runs)]
+    if len(rows) > 1:
+        caption = "Accuracy of each run at its own threat, in the worst case over its attacks."
+        overview.insert(0, by_rows("overview", rows, caption))
+    trained = compared_trainings("training", {found.name: found.history for found in runs})
+    sections = [
+        Section("overview", "Side by side", overview),
+        Section("differences", "Differences", _differences(runs)),
+        Section("attacks", "Accuracy under attack", _attacks(groups, estimated)),
+        Section("certified", "Certified accuracy", certified_parts("certified", proven)),
+        Section("training", "Training", [part for part in [trained] if part]),
+        Section("checks", "Checks and warnings", check_parts(runs)),
+        Section("cost", "Cost", [Fold("The cost of each training and attack", cost_table(runs))]),
+        Section(
+            "repeat",
+            "Settings and commands of each run",
+            [*(Fold(found.name, [*repeat_parts(found), *setting_folds(found)]) for found in runs), _afterwards(runs)],
+        ),
+    ]
+    data = ", ".join(dict.fromkeys(str(found.recipe["data"]) for found in runs if found.recipe.get("data")))
+    return Page(f"{len(runs)} runs", data, [], [section for section in sections if section.parts])
+
+
+def _attacks(groups: Sequence[Group], estimated: Sequence[Estimated]) -> list[Part]:
+    return [*eps_figures("eps", groups, by_network=True), *attack_tables(groups), *estimate_table(estimated)]
+
+
+def _overview(runs: Sequence[Found]) -> Table:
+    rows: Rows = []
+    for found in runs:
+        recipe, main = flat(found.recipe), found.main
+        made = [recipe.get(key, "") for key in ("data", "model", "defense.name", "threat")]
+        epochs = Cell(
+            f"{len(found.history)} of {recipe.get('epochs', '?')}" if found.recipe else "", len(found.history)
+        )
+        result: list[Cell | str] = ["", "", "", "", ""]
+        if main:
+            checks = checks_in_words(found.warnings(main))
+            images = count_cell(len(main.attacks[0].rows))
+            result = [str(main.threat), images, rate_cell(main.clean), rate_cell(main.robust), checks]
+        rows.append([found.name, *made, epochs, *result])
+    columns = ["run", "data", "network", "defense", "trained for", "epochs", "attacked at", "images"]
+    caption = "The runs: how they were trained, and their accuracy at one threat, in the worst case over its attacks"
+    table = Table.of(caption, [*columns, "clean % [95 %]", "robust % [95 %]", "checks"], rows)
+    return table._replace(numeric=frozenset({5, 7, 8, 9}))
+
+
+def _settings(runs: Sequence[Found]) -> list[Part]:
+    """The settings in which the recipes differ."""
+    recipes = {found.name: flat(found.recipe) for found in runs if found.recipe}
+    keys = dict.fromkeys(key for recipe in recipes.values() for key in recipe)
+    different = [key for key in keys if len({recipe.get(key) for recipe in recipes.values()}) > 1]
+    if not different:
+        return [Note("The recipes of the runs are equal.")] if len(recipes) > 1 else []
+    rows = [[name, *(recipe.get(key, "") for key in different[:DIFFERENT])] for name, recipe in recipes.items()]
+    more = f"{len(different) - DIFFERENT} more settings differ: {', '.join(different[DIFFERENT:])}."
+    note = more if len(different) > DIFFERENT else ""
+    table = Table.of("The settings in which the runs differ", ["run", *different[:DIFFERENT]], rows, note=note)
+    return [table._replace(numeric=frozenset())]
+
+
+def _differences(runs: Sequence[Found]) -> list[Part]:
+    """Paired differences from the first run, with a figure of the attack that most networks share."""
+    try:
+        found = compare_networks([(one.folder, measured(one.name, one.groups, one.certified)) for one in runs])
+    except UserError as error:
+        return [Note(f"Nothing can be compared image by image: {error}.")]
+    head, *rows = cells(found.differences)
+    values: Rows = []
+    for one, (threat, title, *texts) in zip(found.differences, rows, strict=True):
+        counts = one.counts
+        numbers = (counts.images, counts.first_rate.value, counts.second_rate.value, counts.difference.value, counts.p)
+        values.append([one.network.name, threat, title, *map(Cell, texts, numbers)])
+    caption = f"Paired differences from {found.reference}, on the images that both networks have"
+    notes = dict.fromkeys(note for one in found.differences for note in one.notes)
+    words = " ".join([BELOW, *(f"({k}) {note}." for k, note in enumerate(notes, start=1))])
+    table = Table.of(caption, ["network", *head], values, left=3, note=words)
+    return [*_figure(found), table, *(Note(f"{remark}.") for remark in found.remarks)]
+
+
+def _figure(found: Comparison) -> list[Part]:
+    attacks = [one for one in found.differences if one.key.title not in (CLEAN, CERTIFIED)] or found.differences
+    keys = [one.key for one in attacks]
+    common = max(keys, key=lambda key: (keys.count(key), key.title.startswith("worst case")))
+    rows = [(one.network.name, one.counts) for one in attacks if one.key == common]
+    return [paired_differences("differences", rows, found.reference, f"{common.title} {common.threat}".strip())]
