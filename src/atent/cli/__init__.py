@@ -13,7 +13,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from atent import __version__
-from atent.cli import attack, certify, compare, data, lists, report, reproduce, show, train
+from atent.cli import attack, certify, compare, data, lists, report, reproduce, show, train, verify
 from atent.cli.options import TargetOptions
 from atent.errors import Interrupted, ThreatWarning, UserError
 
@@ -49,6 +49,7 @@ app.command("certify", short_help="Certify a network smoothed with noise.")(_wit
 app.command("show", short_help="Show results, a recipe or the fields of a method.")(show.show)
 app.command("compare", short_help="Compare runs image by image.")(compare.compare)
 app.command("report", short_help="Write a report of runs as one HTML file.")(report.report)
+app.command("verify", short_help="Check again what the rows of a run claim.")(verify.verify)
 app.command("reproduce", short_help="Make a table or figure of the ATENT paper.")(reproduce.reproduce)
 app.command("list", short_help="List recipes, models, methods and data sets.")(lists.list_names)
 
