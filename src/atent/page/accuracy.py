@@ -40,14 +40,13 @@ def attack_tables(groups: Iterable[Group]) -> list[Part]:
     for data in dict.fromkeys(line.data for line in lines):
         mine = [line for line in lines if line.data == data]
         measured = any(line.distance is not None for line in mine)
-        several = len({line.run for line in mine}) > 1
-        columns = [*(["network"] if several else []), "threat", "attack", "images", "clean % [95 %]", "robust % [95 %]"]
-        rows = [_attack_row(line, measured)[0 if several else 1 :] for line in mine]
+        columns = ["network", "threat", "attack", "images", "clean % [95 %]", "robust % [95 %]"]
+        rows = [_attack_row(line, measured) for line in mine]
         note = "" if all(line.verified for line in mine) else UNVERIFIED
         distance = ["median distance"] if measured else []
-        whose = "" if several else f" of {mine[0].run}"
+        whose = "" if len({line.run for line in mine}) > 1 else f" of {mine[0].run}"
         caption = f"Accuracy{whose} on {data} test images, without an attack and under attack"
-        parts.append(Table.of(caption, [*columns, *distance], rows, left=3 if several else 2, note=note))
+        parts.append(Table.of(caption, [*columns, *distance], rows, left=3, note=note).compact(0))
     return parts
 
 
@@ -106,7 +105,7 @@ def certified_parts(key: str, found: Sequence[Certified]) -> list[Part]:
     )
     table = Table.of("Certified accuracy, which no perturbation within the radius can lower", columns, rows, left=4)
     table = table._replace(numeric=frozenset({2, 4, 5}), note=how if len(names) <= 6 else "")
-    return [certified_curve(key, names), table]
+    return [certified_curve(key, names), table.compact(0, 1, 3)]
 
 
 def _sized(one: Certified, radius: float) -> list[Cell]:
@@ -178,7 +177,7 @@ def _confusion(group: Group, attack: Content[Row], name: str) -> list[Part]:
         columns = ["class", *(_name(group, label) for label in labels)]
         note = "Rows: the class. Columns: the prediction under attack. On the diagonal: images that withstand."
         caption = f"Confusion under attack: {title}, number of images"
-        return [Table.of(caption, columns, rows, note=note)._replace(sortable=False)]
+        return [Table.of(caption, columns, rows, note=note)._replace(matrix=True)]
     wrong = Counter({pair: count for pair, count in counts.items() if pair[0] != pair[1]}).most_common(CLASSES)
     if not wrong:
         return [Note(f"Under {title} no image is taken for another class.")]

@@ -14,6 +14,7 @@ from atent.page.parts import Example, Gallery
 from atent.report.figures import to_picture
 from atent.report.tables import Group
 from atent.storage.points import read_points
+from atent.storage.rows import robust_rate
 
 BROKEN, WITHSTOOD = 18, 6  # images that are shown
 SIDE = 112  # pixels; larger images are scaled down
@@ -21,10 +22,13 @@ BYTES = 1_200_000  # of all pictures of a page
 
 
 def gallery(found: Found) -> tuple[list[Gallery], list[str]]:
-    """The images of the attack on the first threat whose images were saved; and what could not be read."""
+    """The saved images of the strongest attack, first at the main threat; and what could not be read."""
     problems, main = list[str](), found.main
     for group in sorted(found.groups, key=lambda one: one is not main):
-        for title, file in zip(group.titles, group.files, strict=True):
+        strongest = sorted(
+            zip(group.titles, group.files, group.attacks, strict=True), key=lambda one: robust_rate(one[2].rows)
+        )
+        for title, file, _ in strongest:
             try:
                 points = read_points(file)
             except UserError as error:

@@ -25,6 +25,7 @@ class Table(NamedTuple):
     numeric: frozenset[int] = frozenset()
     note: str = ""
     sortable: bool = True
+    matrix: bool = False  # cells of one width
 
     @classmethod
     def of(
@@ -39,6 +40,16 @@ class Table(NamedTuple):
         """A table of cells and texts; all columns but the first `left` hold numbers."""
         cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
         return cls(caption, columns, cells, frozenset(range(left, len(columns))), note)
+
+    def compact(self, *places: int) -> "Table":
+        """The table without those of these columns that have the same text in every row."""
+        same = {place for place in places if len({row[place].text for row in self.rows}) <= 1}
+        kept = [place for place in range(len(self.columns)) if place not in same]
+        return self._replace(
+            columns=[self.columns[place] for place in kept],
+            rows=[[row[place] for place in kept] for row in self.rows],
+            numeric=frozenset(number for number, place in enumerate(kept) if place in self.numeric),
+        )
 
 
 class Drawing(NamedTuple):

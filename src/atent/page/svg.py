@@ -24,9 +24,9 @@ WIDE, HIGH = 5.4, 3.2  # inches: at 390 pixels the letters keep nearly their siz
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # letters stay letters, in the page's font
     "text.parse_math": False,  # a name with dollars is a name
-    "font.size": 10,
-    "axes.titlesize": 10,
-    "legend.fontsize": 9,
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "legend.fontsize": 10,
     "lines.linewidth": 1.8,
     "lines.markersize": 4.5,
     "text.color": INK,

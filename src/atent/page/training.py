@@ -62,11 +62,15 @@ def setting_folds(found: Found) -> list[Part]:
     folds: list[Part] = []
     if found.recipe:
         rows = [[key, value] for key, value in flat(found.recipe).items()]
-        folds.append(Fold("Every setting of the training", [_two_columns("The recipe of the run", "setting", rows)]))
+        folds.append(
+            Fold("Every setting of the training", [_two_columns(f"The recipe of {found.name}", "setting", rows)])
+        )
     if found.starts:
         rows = [[key, _text(value)] for key, value in found.starts[-1].items()]
         times = f", of the last of {len(found.starts)} starts" if len(found.starts) > 1 else ""
-        folds.append(Fold("Versions and machine", [_two_columns(f"The environment{times}", "what", rows)]))
+        folds.append(
+            Fold("Versions and machine", [_two_columns(f"The environment of {found.name}{times}", "what", rows)])
+        )
     return folds
 
 
@@ -121,11 +125,9 @@ def cost_table(runs: Sequence[Found]) -> list[Part]:
         costs += [(f"certificates, sigma {one.header['sigma']:g}", one.cost) for one in found.certified]
         costs += [(f"{one.header['label']} on certified images", one.cost) for one in found.brackets]
         rows += [[found.name, words, *_passes(cost), _seconds(cost.seconds)] for words, cost in costs]
-    several = len(runs) > 1
-    columns = [*(["network"] if several else []), "work", "images forward", "images backward", "seconds"]
+    columns = ["network", "work", "images forward", "images backward", "seconds"]
     note = "Times are of the machine that did the work; passes are counted."
-    shown = rows if several else [row[1:] for row in rows]
-    return [Table.of("What it took", columns, shown, left=2 if several else 1, note=note)] if rows else []
+    return [Table.of("What it took", columns, rows, left=2, note=note).compact(0)] if rows else []
 
 
 def _passes(cost: Cost) -> list[Cell]:

@@ -90,5 +90,5 @@ def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
-    with np.load(path) as found:
+    with path.open("rb") as file, np.load(file) as found:
         return dict(found)

@@ -180,6 +180,8 @@ def _with_network(
     x, _ = target.images.batch(torch.tensor([row["index"] for row in rows]), device)
     batch = header.get("batch", 250)
     checked.add(f"{len(rows):,} predictions", shown(prediction_faults(network, x, rows, "clean", batch)))
+    if len(rows) < header["examples"]:
+        return
     points = _points(path, checked)
     if points is None:
         return
