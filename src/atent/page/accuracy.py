@@ -103,7 +103,9 @@ def certified_parts(key: str, found: Sequence[Certified]) -> list[Part]:
         f"{name}: n {one.header['n']:,}, alpha {one.header['alpha']:g}, abstained {one.abstained} %"
         for name, one in names.items()
     )
-    table = Table.of("Certified accuracy, which no perturbation within the radius can lower", columns, rows, left=4)
+    whose = f" of {next(iter(names))}" if len(names) == 1 else ""
+    caption = f"Certified accuracy{whose}, which no perturbation within the radius can lower"
+    table = Table.of(caption, columns, rows, left=4)
     table = table._replace(numeric=frozenset({2, 4, 5}), note=how if len(names) <= 6 else "")
     return [certified_curve(key, names), table.compact(0, 1, 3)]
 

@@ -166,7 +166,7 @@ def _overview(runs: Sequence[Found]) -> Table:
     rows: Rows = []
     for found in runs:
         recipe, main = flat(found.recipe), found.main
-        made = [recipe.get(key, "") for key in ("data", "model", "defense.name", "threat")]
+        made = [recipe.get(key, "") for key in ("defense.name", "threat", "data", "model")]
         epochs = Cell(
             f"{len(found.history)} of {recipe.get('epochs', '?')}" if found.recipe else "", len(found.history)
         )
@@ -176,10 +176,10 @@ def _overview(runs: Sequence[Found]) -> Table:
             images = count_cell(len(main.attacks[0].rows))
             result = [str(main.threat), images, rate_cell(main.clean), rate_cell(main.robust), checks]
         rows.append([found.name, *made, epochs, *result])
-    columns = ["run", "data", "network", "defense", "trained for", "epochs", "attacked at", "images"]
+    columns = ["run", "defense", "trained for", "data", "network", "epochs", "attacked at", "images"]
     caption = "The runs: how they were trained, and their accuracy at one threat, in the worst case over its attacks"
     table = Table.of(caption, [*columns, "clean % [95 %]", "robust % [95 %]", "checks"], rows)
-    return table._replace(numeric=frozenset({5, 7, 8, 9}))
+    return table._replace(numeric=frozenset({5, 7, 8, 9})).compact(2, 3, 4, 5, 7, 10)
 
 
 def _settings(runs: Sequence[Found]) -> list[Part]:

@@ -62,15 +62,13 @@ def setting_folds(found: Found) -> list[Part]:
     folds: list[Part] = []
     if found.recipe:
         rows = [[key, value] for key, value in flat(found.recipe).items()]
-        folds.append(
-            Fold("Every setting of the training", [_two_columns(f"The recipe of {found.name}", "setting", rows)])
-        )
+        table = _two_columns(f"The recipe of {found.name}", "setting", rows)
+        folds.append(Fold("Every setting of the training", [table]))
     if found.starts:
         rows = [[key, _text(value)] for key, value in found.starts[-1].items()]
         times = f", of the last of {len(found.starts)} starts" if len(found.starts) > 1 else ""
-        folds.append(
-            Fold("Versions and machine", [_two_columns(f"The environment of {found.name}{times}", "what", rows)])
-        )
+        table = _two_columns(f"The environment of {found.name}{times}", "what", rows)
+        folds.append(Fold("Versions and machine", [table]))
     return folds
 
 
