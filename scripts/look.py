@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-FORMS = {"1280": (1280, ""), "390": (390, ""), "dark": (1280, "dark")}
+FORMS = {"1280": (1280, "light"), "390": (390, "light"), "dark": (1280, "dark")}
 HEIGHT = 5000  # pixels of a report that are shown
 
 

@@ -11,7 +11,7 @@ from atent.attacks import ATTACKS, make_attack
 from atent.data.given import GIVEN
 from atent.evaluation.estimate import Estimated
 from atent.evaluation.suites import SUITES
-from atent.methods import is_imported, written_out
+from atent.methods import is_imported, parse_setting, written_out
 from atent.models import MODELS, is_users
 from atent.page.gather import Found
 from atent.storage.run import Run
@@ -127,17 +127,22 @@ def _data_dir(found: Found) -> list[str]:
 
 def _method(header: Mapping[str, Any]) -> list[str]:
     """The options that name an attack and its fields, without those at their defaults. Empty if they are not known."""
-    settings = {key: value for key, value in header.get("attack", {}).items() if value is not None}
+    settings = {key: value for key, value in header.get("attack", {}).items() if value not in (None, "")}
     if settings.get("called") in SUITES:
         return ["--suite", str(settings["called"])]
     name = str(settings.pop("name", ""))
     usual = json.loads(json.dumps(written_out({}, make_attack({"name": name})))) if name in ATTACKS else {}
-    fields = [f"{key}={_toml(value)}" for key, value in settings.items() if value != usual.get(key)]
+    fields = [f"{key}={_plain(value)}" for key, value in settings.items() if value != usual.get(key)]
     return ["--attack", name, *(word for one in fields for word in ("--set", one))] if name else []
 
 
+def _plain(value: Any) -> str:
+    """A value as --set reads it: a name needs no quotes."""
+    simple = isinstance(value, str) and parse_setting(f"key={value}")[1] == value
+    return str(value) if simple else _toml(value)
+
+
 def _toml(value: Any) -> str:
-    """A value as --set reads it."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items() if one is not None) + "}"
     if isinstance(value, list):

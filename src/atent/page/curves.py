@@ -72,6 +72,8 @@ def training_curves(key: str, history: Sequence[Mapping[str, Any]]) -> Drawing |
         below.grid(axis="y", lw=0.7)
         below.tick_params(length=3, color=QUIET)
         below.xaxis.get_major_locator().set_params(integer=True)
+        if len(shown) == 1:
+            below.set_xticks(epochs)
     last = history[-1]
     facts = ", ".join(f"{words} {100 * last[field]:.2f} %" for field, words in known if field in last)
     words = f"Accuracy and loss during the training. After epoch {last['epoch']}: {facts}."

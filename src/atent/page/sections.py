@@ -62,8 +62,15 @@ def _one(found: Found) -> Page:
         Section("cost", "Cost", cost_table([found])),
         Section("repeat", "Repeat it", [*repeat_parts(found), _afterwards([found])]),
     ]
-    words = f"{found.recipe['model']} on {found.recipe['data']}" if {"model", "data"} <= found.recipe.keys() else "rows"
-    return Page(found.name, words, _headlines(found), [section for section in sections if section.parts])
+    return Page(found.name, _network(found), _headlines(found), [section for section in sections if section.parts])
+
+
+def _network(found: Found) -> str:
+    """The network and its data, from the recipe or from the rows."""
+    known = found.recipe
+    if not known and (rows := [*(group.attacks[0] for group in found.groups), *found.certified]):
+        known = rows[0].header
+    return " on ".join(str(known[key]) for key in ("model", "data") if key in known)
 
 
 def verdicts(found: Found) -> list[str]:

@@ -129,6 +129,8 @@ def cost_table(runs: Sequence[Found]) -> list[Part]:
 
 
 def _passes(cost: Cost) -> list[Cell]:
+    if cost == Cost():  # rows of the first versions
+        return [Cell("not recorded"), Cell("not recorded")]
     return [Cell(f"{count:,}", count) for count in (cost.forward, cost.backward)]
 
 
