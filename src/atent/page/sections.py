@@ -4,29 +4,23 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from atent.errors import UserError
 from atent.evaluation.estimate import Estimated
 from atent.page.accuracy import (
     attack_tables,
     bracket_parts,
     certified_parts,
     class_parts,
-    count_cell,
     eps_figures,
     estimate_table,
-    rate_cell,
 )
-from atent.page.curves import by_rows, compared_trainings, paired_differences
+from atent.page.curves import by_rows, compared_trainings
 from atent.page.gallery import gallery
 from atent.page.gather import Found
-from atent.page.parts import Cell, Commands, Fold, Headline, Note, Part, Rows, Section, Table
-from atent.page.training import cost_table, flat, repeat_parts, setting_folds, training_parts, training_warnings
-from atent.report.compare import CERTIFIED, CLEAN, Comparison, compare_networks, measured
-from atent.report.differences import BELOW, cells
+from atent.page.parts import Commands, Fold, Headline, Note, Part, Section
+from atent.page.side_by_side import LONG, difference_parts, overview_table, setting_table
+from atent.page.training import cost_table, repeat_parts, setting_folds, training_parts, training_warnings
 from atent.report.tables import Group
-from atent.report.verdict import checks_in_words, verdict
-
-DIFFERENT = 8  # settings in a table of runs
+from atent.report.verdict import verdict
 
 
 @dataclass(frozen=True)
@@ -142,14 +136,14 @@ def _several(runs: Sequence[Found]) -> Page:
     estimated = [one for found in runs for one in found.estimates]
     proven = [one for found in runs for one in found.certified]
     rows = [(found.name, found.main.clean, found.main.robust) for found in runs if found.main]
-    overview: list[Part] = [_overview(runs), *_settings(runs)]
+    overview: list[Part] = [overview_table(runs), *setting_table(runs)]
     if len(rows) > 1:
         caption = "Accuracy of each run at its own threat, in the worst case over its attacks."
         overview.insert(0, by_rows("overview", rows, caption))
     trained = compared_trainings("training", {found.name: found.history for found in runs})
     sections = [
         Section("overview", "Side by side", overview),
-        Section("differences", "Differences", _differences(runs)),
+        Section("differences", "Differences", difference_parts(runs)),
         Section("attacks", "Accuracy under attack", _attacks(groups, estimated)),
         Section("certified", "Certified accuracy", certified_parts("certified", proven)),
         Section("training", "Training", [part for part in [trained] if part]),
@@ -166,65 +160,7 @@ def _several(runs: Sequence[Found]) -> Page:
 
 
 def _attacks(groups: Sequence[Group], estimated: Sequence[Estimated]) -> list[Part]:
-    return [*eps_figures("eps", groups, by_network=True), *attack_tables(groups), *estimate_table(estimated)]
-
-
-def _overview(runs: Sequence[Found]) -> Table:
-    rows: Rows = []
-    for found in runs:
-        recipe, main = flat(found.recipe), found.main
-        made = [recipe.get(key, "") for key in ("defense.name", "threat", "data", "model")]
-        epochs = Cell(
-            f"{len(found.history)} of {recipe.get('epochs', '?')}" if found.recipe else "", len(found.history)
-        )
-        result: list[Cell | str] = ["", "", "", "", ""]
-        if main:
-            checks = checks_in_words(found.warnings(main))
-            images = count_cell(len(main.attacks[0].rows))
-            result = [str(main.threat), images, rate_cell(main.clean), rate_cell(main.robust), checks]
-        rows.append([found.name, *made, epochs, *result])
-    columns = ["run", "defense", "trained for", "data", "network", "epochs", "attacked at", "images"]
-    caption = "The runs: how they were trained, and their accuracy at one threat, in the worst case over its attacks"
-    table = Table.of(caption, [*columns, "clean % [95 %]", "robust % [95 %]", "checks"], rows)
-    return table._replace(numeric=frozenset({5, 7, 8, 9})).compact(2, 3, 4, 5, 7, 10)
-
-
-def _settings(runs: Sequence[Found]) -> list[Part]:
-    """The settings in which the recipes differ."""
-    recipes = {found.name: flat(found.recipe) for found in runs if found.recipe}
-    keys = dict.fromkeys(key for recipe in recipes.values() for key in recipe)
-    different = [key for key in keys if len({recipe.get(key) for recipe in recipes.values()}) > 1]
-    if not different:
-        return [Note("The recipes of the runs are equal.")] if len(recipes) > 1 else []
-    rows = [[name, *(recipe.get(key, "") for key in different[:DIFFERENT])] for name, recipe in recipes.items()]
-    more = f"{len(different) - DIFFERENT} more settings differ: {', '.join(different[DIFFERENT:])}."
-    note = more if len(different) > DIFFERENT else ""
-    table = Table.of("The settings in which the runs differ", ["run", *different[:DIFFERENT]], rows, note=note)
-    return [table._replace(numeric=frozenset())]
-
-
-def _differences(runs: Sequence[Found]) -> list[Part]:
-    """Paired differences from the first run, with a figure of the attack that most networks share."""
-    try:
-        found = compare_networks([(one.folder, measured(one.name, one.groups, one.certified)) for one in runs])
-    except UserError as error:
-        return [Note(f"Nothing can be compared image by image: {error}.")]
-    head, *rows = cells(found.differences)
-    values: Rows = []
-    for one, (threat, title, *texts) in zip(found.differences, rows, strict=True):
-        counts = one.counts
-        numbers = (counts.images, counts.first_rate.value, counts.second_rate.value, counts.difference.value, counts.p)
-        values.append([one.network.name, threat, title, *map(Cell, texts, numbers)])
-    caption = f"Paired differences from {found.reference}, on the images that both networks have"
-    notes = dict.fromkeys(note for one in found.differences for note in one.notes)
-    words = " ".join([BELOW, *(f"({k}) {note}." for k, note in enumerate(notes, start=1))])
-    table = Table.of(caption, ["network", *head], values, left=3, note=words)
-    return [*_figure(found), table, *(Note(f"{remark}.") for remark in found.remarks)]
-
-
-def _figure(found: Comparison) -> list[Part]:
-    attacks = [one for one in found.differences if one.key.title not in (CLEAN, CERTIFIED)] or found.differences
-    keys = [one.key for one in attacks]
-    common = max(keys, key=lambda key: (keys.count(key), key.title.startswith("worst case")))
-    rows = [(one.network.name, one.counts) for one in attacks if one.key == common]
-    return [paired_differences("differences", rows, found.reference, f"{common.title} {common.threat}".strip())]
+    tables, lines = attack_tables(groups), sum(len(group.attacks) for group in groups)
+    if lines > LONG:
+        tables = [Fold(f"Every attack of every run: {lines} of them", tables)]
+    return [*eps_figures("eps", groups, by_network=True), *tables, *estimate_table(estimated)]
