@@ -62,8 +62,9 @@ def _one(found: Found) -> Page:
 def _network(found: Found) -> str:
     """The network and its data, from the recipe or from the rows."""
     known = found.recipe
-    if not known and (rows := [*(group.attacks[0] for group in found.groups), *found.certified]):
-        known = rows[0].header
+    headers = [group.attacks[0].header for group in found.groups] + [one.header for one in found.certified]
+    if not known and headers:
+        known = headers[0]
     return " on ".join(str(known[key]) for key in ("model", "data") if key in known)
 
 
