@@ -80,7 +80,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return evaluated(tmp_path_factory.mktemp("runs") / "tiny")
 
 
-@pytest.mark.parametrize("command", ["", "train", "attack", "certify", "show", "list", "data", "data fetch"])
+@pytest.mark.parametrize(
+    "command", ["", "train", "attack", "certify", "show", "compare", "report", "verify", "list", "data", "data fetch"]
+)
 def test_help_fits(command: str, width: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert atent(*command.split(), "--help") == 0
     words = " ".join(" ".join(assert_fits(capsys.readouterr().out, width)).split())
