@@ -1,11 +1,11 @@
-# make demo: train, attack and compare, under five minutes on two cores after the install. make test: all tests but
-# those of `make slow`, which takes minutes.
+# make demo: train, attack, compare and report, under five minutes on two cores after the install. make test: all tests
+# but those of `make slow`, which takes minutes. make look: screenshots of the demo's reports, with Chromium.
 # make docs: the documentation as a website, in site/. Each sets up .venv by itself.
 PYTHON ?= python3
 BIN := .venv/bin
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: setup demo test slow lint types docs readme clean
+.PHONY: setup demo look test slow lint types docs readme clean
 
 setup: .venv/ready
 
@@ -18,10 +18,15 @@ setup: .venv/ready
 demo: setup
 	$(BIN)/atent train demo
 	$(BIN)/atent train demo-plain
-	$(BIN)/atent attack runs/demo --set steps=20
+	$(BIN)/atent attack runs/demo --set steps=20 --save-images
 	$(BIN)/atent attack runs/demo-plain --set steps=20
 	@echo "Trained against PGD (the defense atent), and plainly:"
 	@$(BIN)/atent show runs/demo runs/demo-plain
+	@$(BIN)/atent report runs/demo --out runs/demo/report.html
+	@$(BIN)/atent report runs/demo runs/demo-plain --out runs/demo/compared.html
+
+look:
+	$(PYTHON) scripts/look.py $(wildcard runs/demo/*.html report.html) --out runs/shots
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist worksteal

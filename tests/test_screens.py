@@ -27,7 +27,9 @@ from atent.progress import wrapped
 from atent.recipe import load_recipe
 from atent.report.tables import finished, grouped, result_lines
 from atent.report.terminal import print_results, print_verdicts
+from atent.report.verdict import checks_in_words
 from atent.smoothing.stopping import Smoothing
+from atent.storage.checks import kept_checks
 from atent.storage.recipe_files import recipe_names, recipe_text
 from atent.threat import Threat
 from atent.training.lines import epoch_line
@@ -78,7 +80,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return evaluated(tmp_path_factory.mktemp("runs") / "tiny")
 
 
-@pytest.mark.parametrize("command", ["", "plan", "train", "attack", "certify", "show", "list", "data", "data fetch"])
+COMMANDS = ["", "plan", "train", "attack", "certify", "show", "compare", "report", "verify", "export", "list", "data"]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "data fetch"])
 def test_help_fits(command: str, width: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert atent(*command.split(), "--help") == 0
     words = " ".join(" ".join(assert_fits(capsys.readouterr().out, width)).split())
@@ -205,6 +210,9 @@ def test_the_attack_command_ends_with_its_own_attacks_and_a_verdict(
         rf"{right:.1f} % clean; checks: (silent|\d warnings?)",
         last,
     )
+    (kept,) = kept_checks(Path("run"))
+    assert str(kept.threat) == "linf:8/255"
+    assert last.endswith(f"checks: {checks_in_words(kept.warnings)}")
     assert "PGD-3" not in printed  # an earlier command's
     assert "linf:0.2" not in printed
     assert "linf-8-255" in printed  # the file's name

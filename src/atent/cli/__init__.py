@@ -14,7 +14,20 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from atent import __version__
-from atent.cli import attack, certify, data, export, lists, plan, reproduce, show, train
+from atent.cli import (
+    attack,
+    certify,
+    compare,
+    data,
+    export,
+    lists,
+    plan,
+    report,
+    reproduce,
+    show,
+    train,
+    verify,
+)
 from atent.cli.options import TargetOptions
 from atent.errors import Interrupted, LostProcess, ThreatWarning, UserError
 
@@ -50,6 +63,9 @@ app.command("train", short_help="Train a network with a recipe.")(train.train)
 app.command("attack", short_help="Attack a network on the test images.")(_with_target(attack.attack))
 app.command("certify", short_help="Certify a network smoothed with noise.")(_with_target(certify.certify))
 app.command("show", short_help="Show results, a recipe or the fields of a method.")(show.show)
+app.command("compare", short_help="Compare runs image by image.")(compare.compare)
+app.command("report", short_help="Write a report of runs as one HTML file.")(report.report)
+app.command("verify", short_help="Check again what the rows of a run claim.")(verify.verify)
 app.command("reproduce", short_help="Make a table or figure of the ATENT paper.")(reproduce.reproduce)
 app.command("export", short_help="Write a network for other programs: Hugging Face, ONNX.")(export.export)
 app.command("list", short_help="List recipes, models, methods and data sets.")(lists.list_names)

@@ -36,6 +36,7 @@ def attack(
     from atent.evaluation.target import open_network, smooth_target
     from atent.machine import say_device
     from atent.report.terminal import print_attacks, print_estimates, print_verdicts
+    from atent.storage.checks import keep_checks
     from atent.threat import Threat
 
     choice, threats = choose_attacks(attack, settings or [], suite), [Threat.parse(text) for text in threat or []]
@@ -55,4 +56,7 @@ def attack(
         run = partial(attack_target, seed=seed, batch=batch, device=device, save_images=save_images)
         made = print_attacks(folder, [run(found, one, folder) for one in plan], classes=classes, images=save_images)
     balls = [one.threat for one in plan or phases] if checks else []
-    print_verdicts(made, suite, dict(check_target(found, balls, other=other, seed=seed, device=device)))
+    signs = dict(check_target(found, balls, other=other, seed=seed, device=device))
+    for ball, warnings in signs.items():
+        keep_checks(folder, found.header({"threat": str(ball)}, seed), warnings, transfer)
+    print_verdicts(made, suite, signs)

@@ -107,13 +107,13 @@ def draw_sheet(points: dict[str, NDArray[Any]], title: str, classes: Sequence[st
         pictures = (points["x"][k], points["x_adv"][k], 0.5 + difference[k] / (2 * largest))
         for column, (caption, pixels) in enumerate(zip(captions, pictures, strict=True)):
             corner = (left + column * (side + GAP), top)
-            sheet.paste(_picture(pixels).resize((side, side), Image.Resampling.NEAREST), corner)
+            sheet.paste(to_picture(pixels).resize((side, side), Image.Resampling.NEAREST), corner)
             draw.rectangle((corner[0] - 1, top - 1, corner[0] + side, top + side), outline="lightgrey")
             draw.text((corner[0], top + side + 3), _fitted(caption, side, font), fill="black", font=font)
     return sheet
 
 
-def _picture(pixels: NDArray[Any]) -> "Image.Image":
+def to_picture(pixels: NDArray[Any]) -> "Image.Image":
     """An RGB image of (channels, height, width) in [0,1]; channels other than three are shown as their mean."""
     from PIL import Image
 

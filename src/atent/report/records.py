@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +54,17 @@ def to_json(found: list[Record]) -> str:
     return json.dumps(found, indent=2)
 
 
-def to_csv(found: list[Record]) -> str:
+def to_csv(found: Iterable[Record], fields: Sequence[str] = FIELDS) -> str:
+    """One line for each record. A text that a spreadsheet would run as a formula begins with an apostrophe."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    writer = csv.DictWriter(text, fields, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(found)
+    writer.writerows({key: _inert(value) for key, value in record.items()} for record in found)
     return text.getvalue().rstrip("\n")
+
+
+def _inert(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def _attacks(group: Group) -> Iterator[Record]:

@@ -51,7 +51,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> "Table":
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
-        numeric = "%" in column or column in ("images", "distance")
+        numeric = "%" in column or column in ("images", "distance", "p")
         table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))  # brackets in a name are not markup

@@ -1,4 +1,4 @@
-"""One style for all figures: readable in grey, SVG and PNG, the same bytes for the same numbers. Needs matplotlib."""
+"""Figures of the paper as files: SVG and PNG, the same bytes for the same numbers. Needs matplotlib."""
 
 import io
 from collections.abc import Iterator
@@ -6,24 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atent.errors import UserError
+from atent.report.style import BLUE, DARK, ORANGE, PALE_BLUE, PALE_ORANGE, blank_figure
 from atent.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DARK, BLUE, ORANGE = "#222222", "#0b3c8c", "#c4661f"  # orange is the lighter one in grey
-PALE_BLUE, PALE_ORANGE = "#9db7de", "#f6e3d3"
+__all__ = ["BLUE", "DARK", "ORANGE", "PALE_BLUE", "PALE_ORANGE", "drawing"]
 DOTS = 200  # of the PNG, per inch
-_SETTINGS: dict[Any, Any] = {
-    "svg.hashsalt": "atent",
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 11,
-    "legend.frameon": False,
-    "lines.linewidth": 2,
-}
 
 
 @contextmanager
@@ -34,15 +24,9 @@ def drawing(
 
     What is added to the list is what the figure shows, in words; the SVG carries it. A UserError without matplotlib.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UserError("figures need matplotlib; it is in the extra `report`: pip install 'atent[report]'") from None
-    with mpl.rc_context(_SETTINGS):
-        figure = Figure(figsize=size, layout="constrained")
+    with blank_figure(rows, columns, size, **more) as (figure, axes):
         words: list[str] = []
-        yield figure, figure.subplots(rows, columns, squeeze=False, **more), words
+        yield figure, axes, words
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {
             "svg": {"Date": None, "Title": path.name, "Description": " ".join(words)},

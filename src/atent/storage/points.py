@@ -2,6 +2,8 @@
 
 import io
 import shutil
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from atent.errors import UserError
 from atent.progress import say
 from atent.storage.files import write_atomically
 from atent.storage.rows import Row
+
+_ARRAYS = ("x", "x_adv", "y", "index", "clean", "adversarial", "size", "robust")
 
 
 def keep_points(rows_file: Path, rows: Sequence[Row], x: Tensor, x_adv: Tensor) -> None:
@@ -55,6 +60,21 @@ def join_points(rows_file: Path) -> dict[str, NDArray[Any]]:
     return _load(arrays_file)
 
 
+def read_points(rows_file: Path) -> dict[str, NDArray[Any]] | None:
+    """The saved images of all rows; None if they were not saved. A UserError if the file is damaged."""
+    path = rows_file.with_suffix(".npz")
+    if not path.exists():
+        return None
+    try:
+        found = _load(path)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    lengths = {key: len(found[key]) if key in found and found[key].ndim else -1 for key in _ARRAYS}
+    if len(set(lengths.values())) > 1 or -1 in lengths.values() or found["x"].shape != found["x_adv"].shape:
+        raise UserError(f"{path} is not a file of --save-images: its arrays do not have one entry for each image")
+    return found
+
+
 def _parts(rows_file: Path) -> Path:
     return rows_file.with_suffix(".points")
 
@@ -70,5 +90,5 @@ def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
-    with np.load(path) as found:
+    with path.open("rb") as file, np.load(file) as found:
         return dict(found)

@@ -7,6 +7,7 @@ from typing import Any
 
 from atent.errors import UserError, unknown
 from atent.methods import imports
+from atent.storage.files import read_json
 
 Filled = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -46,7 +47,7 @@ def _path(name: str, home: Path = Path()) -> Path:
     """The file of a recipe; a path is relative to `home`."""
     if name in RENAMED:
         raise UserError(f"{name} is now called {RENAMED[name]}")
-    if Path(name).suffix == ".toml":
+    if Path(name).suffix in (".toml", ".json"):  # JSON: the recipe.json of a run
         return home / name
     path = RECIPES / f"{name}.toml"
     if not path.is_file():
@@ -60,7 +61,7 @@ def _inherited(name: str, heirs: tuple[Path, ...], filled: Filled) -> dict[str, 
     if path.resolve() in heirs:
         raise UserError(f"recipe {heirs[0]}: base = {name!r} leads back to {path}; allowed: a chain that ends")
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = read_json(path) if path.suffix == ".json" else tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"recipe {name}: {error}") from None
     for key in (*METHODS, "schedule"):

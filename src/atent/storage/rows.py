@@ -1,6 +1,7 @@
 """Rows of attacks, one per attacked image, and the accuracies computed from them."""
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from statistics import median
 from typing import Annotated, Any, NamedTuple, NotRequired
 
@@ -79,6 +80,7 @@ def rate(hits: Iterable[bool]) -> Rate:
     return rate_of(sum(values) / len(values), len(values))
 
 
+@lru_cache(maxsize=4096)
 def rate_of(share: float, count: int) -> Rate:
     """A share of `count` examples, with its Wilson interval."""
     interval = binomtest(round(share * count), count).proportion_ci(method="wilson")

@@ -1,0 +1,150 @@
+"""The commands that repeat a run: its training as it was recorded, its attacks and certificates from their headers."""
+
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atent.attacks import ATTACKS, make_attack
+from atent.data.given import GIVEN
+from atent.evaluation.estimate import Estimated
+from atent.evaluation.suites import SUITES
+from atent.methods import is_imported, parse_setting, written_out
+from atent.models import MODELS, is_users
+from atent.page.gather import Found
+from atent.storage.run import Run
+
+
+def training_commands(found: Found) -> list[str]:
+    """The recorded commands, each once. A training by a script or in Python is repeated from its recipe."""
+    recorded = dict.fromkeys(str(start.get("command", "")) for start in found.starts)
+    typed = [command for command in recorded if command.startswith("atent train ")]
+    if typed or not found.recipe or str(found.recipe.get("data", "")).endswith(GIVEN):
+        return typed
+    recipe = Run(found.folder).recipe_file
+    return [shlex.join(["atent", "train", str(recipe), "--out", f"{found.folder}-again"])]
+
+
+def evaluation_commands(found: Found) -> list[str]:
+    """The commands that made the rows, each once."""
+    made = []
+    for group in found.groups:
+        for file, attack in zip(group.files, group.attacks, strict=True):
+            images = ["--save-images"] if file.with_suffix(".npz").exists() else []
+            made.append(_attack(found, attack.header, [*_method(attack.header), *_sizes(attack.header), *images]))
+    made += [_sample(found, one) for one in found.estimates]
+    attacked = {one.header["certificates"] for one in found.brackets}
+    made += [_certify(found, one.header) for one in found.certified if one.path.name not in attacked]
+    for both in found.brackets:
+        more = [*_method(both.header), "--draws", str(both.header["draws"])]
+        made.append(_certify(found, both.certified.header, more))
+    return list(dict.fromkeys(command for command in made if command))
+
+
+def needs_weights(found: Found) -> bool:
+    """Whether the commands need a file of weights that the folder does not have, as $WEIGHTS."""
+    return any('"$WEIGHTS"' in command for command in evaluation_commands(found))
+
+
+def _attack(found: Found, header: Mapping[str, Any], words: Sequence[str]) -> str:
+    if not (start := _target(found, header, "attack")) or not words:
+        return ""
+    smooth = ["--smooth", f"{header['smooth']}", "--draws", str(header["draws"])] if "smooth" in header else []
+    if not smooth and found.recipe.get("smooth"):
+        smooth = ["--smooth", "0"]
+    return f"{start} {shlex.join([*words, '--threat', header['threat'], *smooth])}"
+
+
+def _sizes(header: Mapping[str, Any]) -> list[str]:
+    """The images, the seed and the batch of an attack, where they are not the usual ones."""
+    known = {"examples": header["examples"], "seed": header.get("seed", 0), "batch": header.get("batch", 250)}
+    usual = {"seed": 0, "batch": 250}
+    return [word for key, value in known.items() if value != usual.get(key) for word in (f"--{key}", str(value))]
+
+
+def _sample(found: Found, one: Estimated) -> str:
+    """The half-width that was reached is the goal: the same draws reach it."""
+    from atent.storage.row_file import RowFile
+    from atent.storage.samples import SAMPLE
+
+    if one.path is None:
+        return ""
+    header = RowFile(SAMPLE, one.path).read().header
+    within = math.ceil(1e4 * one.estimate.half_width) / 1e4
+    options = ["--within", f"{within:g}", "--confidence", f"{one.confidence:g}", "--seed", str(header.get("seed", 0))]
+    named = ["--suite", one.name] if one.name in SUITES else _method(header)
+    return _attack(found, header, [*named, *options, "--batch", str(header["batch"])]) if named else ""
+
+
+def _certify(found: Found, header: Mapping[str, Any], more: Sequence[str] = ()) -> str:
+    start = _target(found, header, "certify")
+    radii = ",".join(repr(radius) for radius, threat in header["radii"] if not threat)
+    known = {key: header[key] for key in ("sigma", "n", "n0", "alpha", "examples")}
+    known |= {"every": header.get("every", 1), "seed": header.get("seed", 0)}
+    words = [word for key, value in known.items() for word in (f"--{key}", f"{value}")]
+    words += ["--radii", radii] if radii else []
+    words += [word for _, threat in header["radii"] if threat for word in ("--threat", threat)]
+    words += ["--exact-n"] if header["exact"] else []
+    return f"{start} {shlex.join([*words, *more])}" if start else ""
+
+
+def _target(found: Found, header: Mapping[str, Any], command: str) -> str:
+    """The command up to its target. Empty if the rows are of objects in Python, which no command can name."""
+    model, data = str(header["model"]), str(header["data"])
+    if data.endswith(GIVEN) or not (model in MODELS or is_imported(model)):
+        return ""
+    if not found.recipe:
+        if is_users(model):
+            return shlex.join(["atent", command, model, "--data", data])
+        return f'atent {command} "$WEIGHTS" {shlex.join(["--model", model, "--data", data])}'
+    words = [str(found.folder) if found.trained else _trained_into(found)]
+    words += ["--model", model] if is_users(model) else []
+    words += ["--data", data] if data != found.recipe.get("data") else []
+    return shlex.join(["atent", command, *words, *_data_dir(found)])
+
+
+def _trained_into(found: Found) -> str:
+    """The folder that the training command makes."""
+    *_, words = map(shlex.split, training_commands(found))
+    if "--out" in words:
+        return words[words.index("--out") + 1]
+    given = [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
+    return given[0] if given else str(Path("runs") / Path(words[2]).stem)
+
+
+def _data_dir(found: Found) -> list[str]:
+    """The option --data-dir of the training, which an attack needs too."""
+    for command in training_commands(found):
+        for option, value in zip((words := shlex.split(command)), [*words[1:], ""], strict=True):
+            if option == "--data-dir":
+                return [option, value]
+            if option.startswith("--data-dir="):
+                return [option]
+    return []
+
+
+def _method(header: Mapping[str, Any]) -> list[str]:
+    """The options that name an attack and its fields, without those at their defaults. Empty if they are not known."""
+    settings = {key: value for key, value in header.get("attack", {}).items() if value not in (None, "")}
+    if settings.get("called") in SUITES:
+        return ["--suite", str(settings["called"])]
+    name = str(settings.pop("name", ""))
+    usual = json.loads(json.dumps(written_out({}, make_attack({"name": name})))) if name in ATTACKS else {}
+    fields = [f"{key}={_plain(value)}" for key, value in settings.items() if value != usual.get(key)]
+    return ["--attack", name, *(word for one in fields for word in ("--set", one))] if name else []
+
+
+def _plain(value: Any) -> str:
+    """A value as --set reads it: a name needs no quotes."""
+    simple = isinstance(value, str) and parse_setting(f"key={value}")[1] == value
+    return str(value) if simple else _toml(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items() if one is not None) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)

@@ -1,0 +1,1 @@
+"""Check again what files of rows claim: consistency, weights, images, points and predictions. Nothing is attacked."""
