@@ -177,7 +177,7 @@ def test_gibbs_needs_one_term(defense: Defense) -> None:
 def test_awp_begins_after_its_part_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
 
-    def watched(*_: Any, awp: float, gibbs: float) -> Step:
+    def watched(*_: Any, awp: float, gibbs: float, **__: Any) -> Step:
         used.append((awp, gibbs))
         return Step(1.0, 1.0, 0, 0.0)
 

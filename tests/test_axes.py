@@ -78,9 +78,9 @@ def test_the_recipes_of_the_page_train(text: str, tmp_path: Path, monkeypatch: p
     recipe = parse_recipe(table, "the page", make="all")
     used: list[tuple[Any, float]] = []
 
-    def watched(*arguments: Any, awp: float, gibbs: float) -> Step:
+    def watched(*arguments: Any, awp: float, **added: Any) -> Step:
         used.append((arguments[2], awp))
-        return train_step(*arguments, awp=awp, gibbs=gibbs)
+        return train_step(*arguments, awp=awp, **added)
 
     monkeypatch.setattr("atent.training.fit.train_step", watched)
     fit(recipe, tmp_path, model=nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), how=QUIET)

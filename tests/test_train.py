@@ -241,7 +241,7 @@ def test_every_recipe_trains_two_steps(tmp_path: Path, monkeypatch: pytest.Monke
         short["defense.step"] = recipe.make_threat().eps  # two steps of the recipe's size could not reach eps
     images = stand_in(shapes.get(recipe.data, Shape((1, 28, 28), 10)), 6)
     assert recipe.data in [*SOURCES, "images"]  # own-images' stand-in for a user's folder
-    monkeypatch.setattr(atent.training.fit, "open_data", lambda *_, **__: Published("mnist-small"))
+    monkeypatch.setattr(atent.training.start, "open_data", lambda *_, **__: Published("mnist-small"))
     monkeypatch.setattr(Published, "images", lambda *_: images)
     recipe = load_recipe(name, short)
     run = fit(recipe, tmp_path, how=QUIET)
