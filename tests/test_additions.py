@@ -34,7 +34,8 @@ from atent.optim.optimizers import Entropy
 from atent.recipe import load_recipe
 from atent.threat import Threat
 from atent.training.fit import fit
-from atent.training.step import NotFiniteError, Step, train_step
+from atent.training.loss_scale import NotFiniteError
+from atent.training.step import Step, train_step
 from short_runs import QUIET, tiny
 from toys import THREATS, generator, small_batch, small_network
 

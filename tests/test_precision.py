@@ -22,8 +22,8 @@ from atent.network import borrowed
 from atent.storage.files import load_tensors
 from atent.threat import Threat
 from atent.training.fit import fit
-from atent.training.loss_scale import LossScale
-from atent.training.step import NotFiniteError, Step, train_step
+from atent.training.loss_scale import LossScale, NotFiniteError
+from atent.training.step import Step, train_step
 from short_runs import QUIET, assert_same_run, tiny
 from test_cli import atent
 from toys import generator, small_batch, small_network
@@ -128,6 +128,23 @@ def test_a_gradient_that_overflows_is_computed_again_with_half_the_scale() -> No
     found = gradient_of(network.linear)
     train_step(network, optimizer, Standard(), x, y, LINF, generator())
     torch.testing.assert_close(found, gradient_of(network.linear), rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("awp", [0.0, 0.005])
+def test_a_gradient_that_overflows_leaves_batchnorm_as_one_pass_does(awp: float) -> None:
+    _, _, x, y = confident()
+    statistics = []
+    for scale in (LossScale(256.0), LossScale(2.0**26)):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 5))
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.0)
+        train_step(
+            Accelerated(network, "fp16"), optimizer, PgdAt(steps=2), x, y, LINF, generator(), awp=awp, scale=scale
+        )
+        statistics.append([buffer.clone() for buffer in network.buffers()])
+    assert scale.value < 2.0**26
+    for one, other in zip(*statistics, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.02)
 
 
 def test_a_loss_that_is_not_finite_is_refused_with_any_scale() -> None:

@@ -20,10 +20,11 @@ from atent.storage.files import load_tensors, save_tensors
 from atent.storage.run import Run
 from atent.training.alarms import Tally
 from atent.training.fit import fit
+from atent.training.loss_scale import NotFiniteError
 from atent.training.options import TrainingOptions
 from atent.training.recovery import is_good
 from atent.training.state import State
-from atent.training.step import NotFiniteError, Step
+from atent.training.step import Step
 from short_runs import assert_same_run, tiny
 from toys import stand_in
 

@@ -22,10 +22,11 @@ from atent.storage.recipe_files import recipe_names
 from atent.threat import Threat
 from atent.training.alarms import Tally
 from atent.training.fit import fit
+from atent.training.loss_scale import NotFiniteError
 from atent.training.options import TrainingOptions
 from atent.training.start import initial_state
 from atent.training.state import State
-from atent.training.step import NotFiniteError, Step, train_step
+from atent.training.step import Step, train_step
 from short_runs import QUIET, assert_same_run, tiny
 from toys import THREATS, generator, own_folder, small_batch, small_network, stand_in, two_class_linear
 

@@ -30,13 +30,12 @@ def attack(
     `atent attack runs/demo --set steps=40 --set restarts=10`, `atent attack runs/demo --suite strong --within 1`
     """
     from atent.evaluation.attack import attack_target
-    from atent.evaluation.checks import check_target, wants_checks, warn_of_range
+    from atent.evaluation.checks import check_and_keep, wants_checks, warn_of_range
     from atent.evaluation.estimate import estimate_target, make_goal, plan_phases
     from atent.evaluation.suites import choose_attacks
     from atent.evaluation.target import open_network, smooth_target
     from atent.machine import say_device
     from atent.report.terminal import print_attacks, print_estimates, print_verdicts
-    from atent.storage.checks import keep_checks
     from atent.threat import Threat
 
     choice, threats = choose_attacks(attack, settings or [], suite), [Threat.parse(text) for text in threat or []]
@@ -56,7 +55,5 @@ def attack(
         run = partial(attack_target, seed=seed, batch=batch, device=device, save_images=save_images)
         made = print_attacks(folder, [run(found, one, folder) for one in plan], classes=classes, images=save_images)
     balls = [one.threat for one in plan or phases] if checks else []
-    signs = dict(check_target(found, balls, other=other, seed=seed, device=device))
-    for ball, warnings in signs.items():
-        keep_checks(folder, found.header({"threat": str(ball)}, seed), warnings, transfer)
+    signs = check_and_keep(found, balls, folder, transfer=transfer, other=other, seed=seed, device=device)
     print_verdicts(made, suite, signs)

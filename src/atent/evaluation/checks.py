@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +21,11 @@ from atent.evaluation.target import Target
 from atent.inputs import checked
 from atent.losses import Loss, cross_entropy, margin
 from atent.network import borrowed, predict, repeat
+from atent.parallel.team import current_team
 from atent.progress import say
 from atent.randomness import derive
 from atent.smoothing.smoothed import Smoothed
+from atent.storage.checks import keep_checks
 from atent.threat import Threat
 
 EXAMPLES = 100
@@ -95,6 +99,16 @@ def check_target(
     largest = {threat.norm: threat for threat in sorted(threats, key=lambda threat: threat.eps)}
     for threat in largest.values():
         yield threat, check_network(target.network, target.images, threat, other=other, seed=seed, device=device)
+
+
+def check_and_keep(
+    target: Target, threats: Iterable[Threat], folder: Path, *, transfer: str | None = None, seed: int = 0, **how: Any
+) -> dict[Threat, list[str]]:
+    """As `check_target`, with the findings written next to the rows in `folder`; in a team, by the first process."""
+    found = dict(check_target(target, threats, seed=seed, **how))
+    for threat, warnings in found.items() if current_team().leads else ():
+        keep_checks(folder, target.header({"threat": str(threat)}, seed), warnings, transfer)
+    return found
 
 
 def check_range(model: nn.Module, images: Images, device: torch.device | str = "cpu") -> list[str]:

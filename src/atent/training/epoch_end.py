@@ -41,7 +41,9 @@ def finish_epoch(
         evaluate_held(row, state.result, recipe, held, how)
     watch.evaluated()
     choose = recipe.chosen_by
-    row["best"] = all(score(row, choose) >= score(past, choose) for past in state.history)
+    better = all(score(row, choose) >= score(past, choose) for past in state.history)
+    # What may be taken back is not the best, so that the file of the best epoch is always that of an epoch in the log.
+    row["best"] = better and (not state.history or not recipe.recoveries or is_good(state, train))
     how.say(epoch_line(row, recipe))
     if tally.stuck(train):
         row["plateau"] = True

@@ -43,6 +43,9 @@ def _extended(run: Run, recipe: Recipe, more: int) -> Recipe:
             return same
         epochs = found.epochs + more
         # The checkpoint first: after a kill between the two writes, the same command does both again.
-        save_tensors(run.last, tensors, {**info, "recipe": {**info["recipe"], "epochs": epochs}})
+        longer = {**info, "recipe": {**info["recipe"], "epochs": epochs}}
+        if "spent" in info:
+            longer["spent"] = {**info["spent"], "planned": None}  # that was for fewer epochs
+        save_tensors(run.last, tensors, longer)
         write_json(run.recipe_file, {**read_json(run.recipe_file), "epochs": epochs})
     return same.model_copy(update={"epochs": epochs})

@@ -31,11 +31,12 @@ from atent.training.alarms import stuck_text, unwatched
 from atent.training.budget import TRIAL, Watch
 from atent.training.epoch_end import evaluate_held, finish_epoch, warn_stuck
 from atent.training.lines import kept_line, not_finite_line, progress_text
+from atent.training.loss_scale import NotFiniteError
 from atent.training.options import TrainingOptions
 from atent.training.recovery import FailedError, fail, is_good, is_lost, keep_first, take_back
 from atent.training.start import initial_state, load_start, training_data
 from atent.training.state import State
-from atent.training.step import NotFiniteError, adapt, train_step, with_memory
+from atent.training.step import adapt, train_step, with_memory
 from atent.training.tensorboard import board, no_board
 
 
@@ -70,13 +71,15 @@ def fit(
     if not stream:
         train = train.in_memory()
     with joined() as team, logits_only(model) if model is not None else nullcontext():
+        if how.compile and recipe.sync_batchnorm and team.size > 1:
+            raise UserError("compile with sync_batchnorm in several processes; allowed: one of the two")
         how = how if team.leads else replace(how, say=lambda _: None, tensorboard=False)
         state = initial_state(recipe, train, model, how)
         if recipe.weights and not run.last.exists():
             digest = load_start(state.model, recipe, train.shape)
             how.say(f"starting from {recipe.weights} (sha256 {digest[:12]})")
         clock = partial(team.first_of, how.clock) if recipe.minutes else how.clock  # a budget is the first one's
-        watch = Watch(recipe, clock, team.first(began))
+        watch = Watch(recipe, clock, team.first(began) if recipe.minutes else began)
         with alone(run.last) if team.leads else nullcontext():
             _fit(state, data, train, held, run, how, watch)
         team.wait()

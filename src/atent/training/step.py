@@ -20,11 +20,7 @@ from atent.parallel.gradients import average_gradients, mean_of, weighed
 from atent.parallel.team import current_team
 from atent.randomness import common, images_of
 from atent.threat import Threat
-from atent.training.loss_scale import LossScale
-
-
-class NotFiniteError(ArithmeticError):
-    """The loss or its gradient is not finite."""
+from atent.training.loss_scale import LossScale, NotFiniteError
 
 
 class Step(NamedTuple):
@@ -124,28 +120,26 @@ def train_step(
         assert term is not None
         return partial(_read, model, average_gradients(model, losses), first, term, x, y, threat, generator)
 
-    def differentiate() -> float:
-        nonlocal step
+    def gradient() -> Step:
         with checked(model, x, y, threat), known(x):
             if awp:
                 parts = in_two_parts(defense)
                 points = parts.find(model, x, y, threat, generator)
                 with statistics_kept(model):
-                    back_propagate(parts.loss_at(model, x, y, points))
+                    read = back_propagate(parts.loss_at(model, x, y, points))
+                if scale is not None:
+                    read()  # weights must not be moved by a gradient that is not finite
                 with perturbed(model, awp):
                     read = back_propagate(parts.loss_at(model, x, y, points))
             else:
                 read = back_propagate(defense(model, x, y, threat, generator))
         if scale is not None:
             scale.divide(model)
-        try:
-            step = read()
-        except NotFiniteError:
-            if scale is None or not scale.shrink():
-                raise
-            return differentiate()
-        if scale is not None:
-            scale.grow()
+        return read()
+
+    def differentiate() -> float:
+        nonlocal step
+        step = gradient() if scale is None else scale.finite(model, gradient)
         return step.loss
 
     optimizer.step(differentiate)
