@@ -86,7 +86,8 @@ def ascend(
         if threat.eps > 0:
             gradient = input_gradient(objective, point) if point.grad is None else point.grad
             move = threat.steepest(gradient) if direction == "steepest" else gradient
-            previous, point = point.detach(), point.detach() + size * move
+            previous = point.detach()
+            point = (size * move).add_(previous)
             if pulled:
                 point += (size * pulled) * (x - previous)
             if noise or temperature:

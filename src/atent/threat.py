@@ -118,10 +118,10 @@ class Threat:
         """
         delta = x_adv - x
         if self.norm == "linf":
-            delta = delta.clamp(-self.radius, self.radius)  # type: ignore[arg-type]  # either is allowed
+            delta.clamp_(-self.radius, self.radius)  # type: ignore[arg-type]  # either is allowed
         else:
-            delta = delta * (self.radius / _norm(delta).clamp_min(1e-30)).clamp_max(1.0)
-        return self.clamp(x + delta)
+            delta *= (self.radius / _norm(delta).clamp_min(1e-30)).clamp_max(1.0)
+        return delta.add_(x).clamp_(*self.box)
 
     def sample(self, x: Tensor, generator: Source, start: Start = "uniform") -> Tensor:
         """A random point near x, inside the pixel box except for the start `unboxed`.
