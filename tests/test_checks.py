@@ -15,6 +15,7 @@ from atent.data.images import Images
 from atent.evaluation.checks import Sample, check_network, check_range
 from atent.evaluation.target import open_target
 from atent.losses import cross_entropy
+from atent.storage.checks import keep_checks
 from atent.threat import Threat
 from toys import SHARED, needs_shared
 
@@ -141,3 +142,12 @@ def test_the_trades_authors_network_raises_nothing() -> None:
     )
     images = target.images.take(slice(50))
     assert check_network(target.network, images, Threat("linf", 0.3), other=linear_network()) == []
+
+
+def test_each_precision_and_each_set_of_images_has_its_own_file_and_older_names_stay(tmp_path: Path) -> None:
+    header = {"threat": "linf:0.3", "data": "toy", "model": "net", "weights": "aaaa"}
+    for more in ({}, {"amp": "bf16"}, {"images": "abcd"}):
+        keep_checks(tmp_path, {**header, **more}, [])
+    names = {path.name for path in (tmp_path / "checks").glob("*.json")}
+    assert len(names) == 3
+    assert "linf-0.3-toy-7b0d3420.json" in names

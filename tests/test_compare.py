@@ -122,6 +122,14 @@ def test_the_worst_case_is_over_the_attacks_that_both_have(tmp_path: Path) -> No
     assert worst.notes == ("worst case of FGSM, PGD-20",)
 
 
+def test_the_worst_case_names_the_settings_in_which_its_pairs_differ(tmp_path: Path) -> None:
+    for seed, name in enumerate(("one", "two")):
+        write(tmp_path / name, [True] * 4)
+        write(tmp_path / name, [True] * 4, label="FGSM", attack={"name": "fgsm"}, seed=seed)
+    *_, worst = compare([tmp_path / "one", tmp_path / "two"]).differences
+    assert worst.notes == ("worst case of FGSM, PGD-20", "FGSM: seed 0 and 1")
+
+
 def test_settings_that_differ_are_named(tmp_path: Path) -> None:
     write(tmp_path / "one", [True] * 4)
     changed = {"attack": {"name": "pgd", "steps": 20, "step": 0.01}, "seed": 3, "threat": "linf:0.30"}

@@ -19,8 +19,9 @@ from atent.evaluation.attack import Attacked, attack_batch, attack_target
 from atent.evaluation.estimate import Estimated, estimate_target, estimates
 from atent.evaluation.sampling import Goal
 from atent.evaluation.suites import Phases, Planned, choose_attacks
-from atent.evaluation.target import Target
+from atent.evaluation.target import Target, in_precision
 from atent.randomness import derive
+from atent.report.records import records
 from atent.smoothing.smoothed import Smoothed
 from atent.storage.row_file import RowFile
 from atent.storage.rows import ATTACK, Row
@@ -231,3 +232,11 @@ def test_the_file_gives_the_estimate_again(tmp_path: Path) -> None:
     assert estimates(tmp_path / "run") == [found._replace(first_cost=None)]
     header = json.loads(next((tmp_path / "run" / "sample").glob("*.jsonl")).read_text().splitlines()[0])
     assert {"order", "seed", "confidence", "first", "attack"} <= set(header)
+
+
+def test_an_estimate_in_half_precision_is_named(tmp_path: Path) -> None:
+    estimate_target(in_precision(target(), "bf16"), phases(), Goal(within=6), tmp_path / "run", batch=20)
+    (found,) = estimates(tmp_path / "run")
+    assert found.run == "run, bf16"
+    (record,) = records([], [found], [], [])
+    assert (record["network"], record["variant"]) == ("run, bf16", "bf16")

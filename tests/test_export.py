@@ -12,6 +12,7 @@ from atent.data.dataset import load as load_images
 from atent.errors import UserError
 from atent.evaluation.trained import load
 from atent.export import export_run
+from atent.export.card import data_name
 from atent.export.formats import check_same
 from atent.export.robustbench import missing, model_info
 from atent.recipe import load_recipe
@@ -100,14 +101,28 @@ def test_a_format_that_answers_otherwise_is_refused() -> None:
 def test_a_users_own_images_keep_their_classes(tmp_path: Path) -> None:
     recipe = load_recipe("own-images", {"data": own_folder(tmp_path / "images"), "epochs": 1, "model": "small-cnn"})
     run = fit(recipe.model_copy(update={"monitor_examples": 3}), tmp_path / "run", how=QUIET)
+    assert atent("attack", run.folder, "--examples", 3, "--set", "steps=1") == 0
     export_run(run.folder, tmp_path / "hub")
-    assert read_json(tmp_path / "hub" / "config.json")["id2label"] == {"0": "0", "1": "1", "2": "2"}
+    config = read_json(tmp_path / "hub" / "config.json")
+    assert config["id2label"] == {"0": "0", "1": "1", "2": "2"}
     assert isinstance(load(tmp_path / "hub" / "model.safetensors"), nn.Module)
+    assert config["recipe"]["data"] == "images"
+    files = [path.read_bytes() for path in (tmp_path / "hub").iterdir()]
+    assert all(str(tmp_path).encode() not in content for content in files)
+    card = (tmp_path / "hub" / "README.md").read_text()
+    assert "\ndatasets: " not in card
+    assert '"dataset": {"name": "images", "type": "images", "split": "test"}' in card
+
+
+def test_own_data_does_not_get_the_name_of_published_data(tmp_path: Path) -> None:
+    assert data_name(str(tmp_path / "mnist")) == "own-mnist"
+    assert data_name("mnist") == "mnist"
+    assert data_name("a/b (given in Python)") == "a/b (given in Python)"
 
 
 def test_robustbench_gets_what_the_rows_know() -> None:
     recipe = load_recipe("cifar10-linf-pgd-at")
-    place = {"kind": "attack", "threat": recipe.threat, "clean": 0.8012}
+    place = {"kind": "attack", "threat": recipe.threat, "variant": None, "clean": 0.8012}
     rows = [
         {**place, "method": "PGD-20", "images": 10_000, "robust": 0.5},
         {**place, "method": "AutoAttack", "images": 1_000, "robust": 0.4},
@@ -115,8 +130,32 @@ def test_robustbench_gets_what_the_rows_know() -> None:
     ]
     info = model_info(recipe, rows)
     assert (info["eps"], info["clean_acc"], info["autoattack_acc"]) == ("8/255", "80.12", "45.67")
-    assert missing(info) == ["fill in link, name, authors, venue and reported"]
-    assert any("no AutoAttack" in line for line in missing(model_info(recipe, rows[:1])))
+    assert missing(recipe, rows) == ["fill in link, name, authors, venue and reported"]
+    assert any("no AutoAttack" in line for line in missing(recipe, rows[:1]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"images": 1_000}, "on 1,000 of 10,000 test images"), ({"variant": "bf16"}, "it has no AutoAttack")],
+)
+def test_robustbench_gets_autoattack_on_all_images_of_the_network_itself(
+    changes: dict[str, object], words: str
+) -> None:
+    recipe = load_recipe("cifar10-linf-pgd-at")
+    row = {"kind": "attack", "threat": recipe.threat, "variant": None, "method": "AutoAttack", "images": 10_000}
+    rows = [{**row, "clean": 0.8, "robust": 0.4, **changes}]
+    assert model_info(recipe, rows)["autoattack_acc"] == ""
+    assert any(words in line for line in missing(recipe, rows))
+
+
+def test_the_card_names_the_variant_of_the_network(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    more = ["--examples", 10, "--set", "steps=1", "--smooth", 0.5, "--draws", 2, "--amp", "bf16"]
+    assert atent("attack", tmp_path / "run", *more) == 0
+    export_run(tmp_path / "run", tmp_path / "hub")
+    card = (tmp_path / "hub" / "README.md").read_text()
+    assert "| PGD-1, smoothed 0.5, 2 draws, bf16 | linf:0.3 | 10 |" in card
+    assert "Robust accuracy, PGD-1, smoothed 0.5, 2 draws, bf16, linf:0.3, 10 images" in card
 
 
 def test_what_cannot_be_exported_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

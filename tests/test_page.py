@@ -7,15 +7,18 @@ import os
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
 
-from atent.page.commands import evaluation_commands, training_commands
+from atent.cli import app
+from atent.page.commands import FLAGS, evaluation_commands, training_commands
 from atent.page.gather import gather
 from atent.page.sections import page_of
 from atent.page.svg import SERIES, canvas
@@ -28,7 +31,7 @@ from atent.storage.rows import ATTACK, robust_rate
 from attacked_run import attacked_run
 from html_check import Reader, check_page
 from test_cli import assert_refused, atent
-from test_compare import write
+from test_compare import HEADER, write
 
 HOSTILE = "$\\frac{1}$<script>alert(1)</script>&\"'=1+1"
 
@@ -114,6 +117,56 @@ def test_commands_of_rows_alone_name_what_they_need(tmp_path: Path) -> None:
     (tmp_path / "script" / "environment.json").write_text('{"starts": [{"command": "sweep.py --all"}]}')
     (command,) = training_commands(gather([tmp_path / "script"])[0])
     assert shlex.split(command)[2] == str(tmp_path / "script" / "recipe.json")
+
+
+def test_commands_repeat_the_half_precision(tmp_path: Path) -> None:
+    (found,) = gather([attacked_run(tmp_path)])
+    (proven,), half = found.certified, {"amp": "bf16"}
+    write(found.folder, [True] * 4, data="mnist-small", model="small-cnn", **half)
+    (found,) = gather([found.folder])
+    found = replace(found, brackets=[], certified=[proven._replace(header={**proven.header, **half})])
+    words = [shlex.split(command) for command in evaluation_commands(found)]
+    assert [one[1] for one in words if "--amp" in one] == ["attack", "certify"]
+    assert all(one[one.index("--amp") + 1] == "bf16" for one in words if "--amp" in one)
+
+
+def test_a_training_by_several_processes_is_repeated_by_torchrun(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "run", data="mnist-small")
+    start = {"command": "atent train --compile --data mnist-small demo", "processes": 4}
+    (folder / "environment.json").write_text(json.dumps({"starts": [start, start]}))
+    write(folder, [True] * 4, data="mnist-small", model="small-cnn")
+    (found,) = gather([folder])
+    typed = "torchrun --standalone --nproc-per-node 4 -m atent train --compile --data mnist-small demo"
+    assert training_commands(found) == [typed]
+    (command,) = evaluation_commands(found)
+    assert command.startswith("atent attack runs/demo ")
+
+
+def test_without_a_training_command_the_weights_are_to_be_named(tmp_path: Path) -> None:
+    folder = trained(tmp_path / "run", data="mine (given in Python)")
+    (folder / "environment.json").unlink()
+    write(folder, [True] * 4, data="mnist", model="small-cnn")
+    (command,) = evaluation_commands(gather([folder])[0])
+    assert command.startswith('atent attack "$WEIGHTS" --model small-cnn --data mnist ')
+
+
+def test_the_options_of_train_without_a_value_are_known() -> None:
+    options = typer.main.get_command(app).commands["train"].params  # type: ignore[attr-defined]
+    flags = [name for one in options if getattr(one, "is_flag", False) for name in (*one.opts, *one.secondary_opts)]
+    assert sorted(flags) == sorted([*FLAGS, *({"--help"} & set(flags))])
+
+
+def test_checks_of_another_variant_or_eps_are_not_those_of_the_attack(tmp_path: Path) -> None:
+    header = {**HEADER, "threat": "linf:0.3"}
+    for variant in ({}, {"amp": "bf16"}, {"smooth": 0.5, "draws": 16}):
+        write(tmp_path / "run", [True] * 4, **variant)
+    keep_checks(tmp_path / "run", {**header, "threat": "linf:0.4"}, [])
+    (found,) = gather([tmp_path / "run"])
+    assert [found.warnings(group) for group in found.groups] == [None] * 3
+    keep_checks(tmp_path / "run", header, ["plain"])
+    keep_checks(tmp_path / "run", {**header, "amp": "bf16"}, ["half"])
+    (found,) = gather([tmp_path / "run"])
+    assert [found.warnings(group) for group in found.groups] == [("plain",), ("half",), None]
 
 
 def test_the_recipe_of_a_run_is_a_recipe(tmp_path: Path) -> None:

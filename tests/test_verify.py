@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atent.evaluation.estimate import draw_order
 from atent.smoothing.bounds import ABSTAIN
 from atent.storage.certificates import CERTIFY
 from atent.storage.files import load_tensors, save_tensors
+from atent.storage.row_file import RowFile
 from atent.storage.row_format import SEALED, close_batch, to_line
+from atent.storage.rows import ATTACK
 from atent.verification.rows import row_faults
+from atent.verification.verify import Checked, _order_faults
 from attacked_run import EXAMPLES, FEWER, attacked_run
 from test_cli import assert_refused, atent
 from test_compare import write
@@ -64,6 +68,48 @@ def test_untouched_runs_hold(run: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert out.count("not checked: ") == 2
     assert out.count("counts under noise") == 2
     assert "robust % [95 %]" in out  # the tables, made again
+
+
+def test_rows_in_half_precision_are_checked_in_half_precision(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Logits near 1,000 are multiples of 4 in bfloat16: the largest one in float32 is often another."""
+    for folder in ("attack", "certify", "bracket"):
+        shutil.rmtree(run / folder)
+    tensors, info = load_tensors(run / "best.safetensors")
+    (bias,) = [tensor for name, tensor in tensors.items() if name.endswith("bias") and tensor.shape == (10,)]
+    bias += 1000
+    save_tensors(run / "best.safetensors", tensors, info)
+    how = ["--set", "steps=1", "--threat", "linf:0.1", "--examples", 16, "--amp", "bf16", "--save-images"]
+    assert atent("attack", run, *how, "--threads", 1) == 0
+    code, out, _ = verify(run, capsys)
+    assert code == 0
+    assert "16 predictions, 16 points, 16 predictions at the points" in out
+
+
+@pytest.mark.parametrize("amp", [{}, {"amp": "bf16"}])
+def test_a_sample_has_the_order_of_its_first_phase_in_the_same_precision(amp: dict[str, str], tmp_path: Path) -> None:
+    files = {
+        half: write(tmp_path, [k % 2 == 0 or half for k in range(9)], **({"amp": "bf16"} if half else {}))
+        for half in (False, True)
+    }
+    first = RowFile(ATTACK, files[bool(amp)]).read()
+    order = draw_order([row["index"] for row in first.rows if row["robust"]], 0)
+    sample = first._replace(header={**first.header, "first": first.header["attack"], "order": order})
+    checked = Checked(tmp_path / "sample" / "one.jsonl")
+    assert list(_order_faults(checked.path, sample, checked)) == []
+    assert checked.unchecked == []
+
+
+def test_a_recipe_of_an_older_version_is_completed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensors, info = load_tensors(run / "best.safetensors")
+    older = json.loads((run / "recipe.json").read_text())
+    del older["recoveries"], older["gibbs"]
+    (run / "recipe.json").write_text(json.dumps(older))
+    del info["recipe"]["monitor"]["step"]
+    save_tensors(run / "best.safetensors", tensors, info)
+    assert verify(run, capsys)[0] == 0
+    save_tensors(run / "best.safetensors", tensors, {**info, "recipe": {**info["recipe"], "batch": 7, "gibbs": 0.1}})
+    _, _, faults = verify(run, capsys)
+    assert faults == ["its recipe is not that of recipe.json: batch, gibbs differ"]
 
 
 def broken_row(rows: list[dict[str, Any]]) -> dict[str, Any]:

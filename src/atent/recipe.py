@@ -187,15 +187,18 @@ class Recipe(BaseModel):
             return self
         return parse_recipe({**kept, **self.model_dump(exclude_unset=True)}, "recipe", make="all")
 
-    def check_same(self, found: "Recipe", folder: Path) -> None:
-        """Refuse to mix two recipes in one folder. They are compared as data; no method of `found` is made."""
+    def different(self, found: "Recipe", methods: Mapping[str, object] | None = None) -> list[str]:
+        """The keys in which two recipes differ as data. `methods` (default: those made so far) complete `found`."""
         ours, theirs = self.model_dump(mode="json"), found.model_dump(mode="json")
         if found.make_threat() == self.make_threat():
             theirs["threat"] = ours["threat"]  # however it is written
-        for part, method in self.methods._asdict().items():
+        for part, method in (methods or self._made).items():
             theirs[part] = completed(theirs[part], ours[part], method)
-        different = sorted(key for key in ours if ours[key] != theirs[key])
-        if different:
+        return sorted(key for key in ours if ours[key] != theirs[key])
+
+    def check_same(self, found: "Recipe", folder: Path) -> None:
+        """Refuse to mix two recipes in one folder. No method of `found` is made."""
+        if different := self.different(found, self.methods._asdict()):
             hint = "; --more-epochs N continues a finished training" if different == ["epochs"] else ""
             raise UserError(
                 f"{folder} contains a run of another recipe (different: {', '.join(different)}); "

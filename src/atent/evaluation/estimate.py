@@ -27,7 +27,7 @@ from atent.storage.record import Batches, record
 from atent.storage.row_file import RowFile, finished_files, leave_out
 from atent.storage.row_format import Cost
 from atent.storage.row_format import settings as row_settings
-from atent.storage.rows import ATTACK, Row
+from atent.storage.rows import ATTACK, Row, variant_of
 from atent.storage.samples import SAMPLE
 from atent.threat import Threat
 
@@ -56,6 +56,7 @@ class Estimated(NamedTuple):
     cost: Cost = Cost()
     first_cost: Cost | None = None
     path: Path | None = None  # of the rows of its sample
+    variant: str = ""  # of the network, also in the name of the run
 
     def __str__(self) -> str:
         """The verdict in one line."""
@@ -214,9 +215,9 @@ def estimates(folder: Path, report: Callable[[str], None] = leave_out) -> list[E
 
 
 def _estimated(run: str, header: Mapping[str, Any], law: Law, rows: Sequence[Row]) -> Estimated:
-    broken = broken_at(law, rows)
+    broken, variant = broken_at(law, rows), variant_of(header)
     return Estimated(
-        run=run,
+        run=f"{run}{variant and f', {variant}'}",
         weights=header["weights"],
         name=header["label"],
         data=header["data"],
@@ -227,4 +228,5 @@ def _estimated(run: str, header: Mapping[str, Any], law: Law, rows: Sequence[Row
         drawn=law.looks[len(broken) - 1] if broken else 0,
         broken=broken[-1] if broken else 0,
         estimate=law.estimate(broken),
+        variant=variant,
     )

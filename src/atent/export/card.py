@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atent.data.given import GIVEN
+from atent.data.published import SOURCES
 from atent.evaluation.estimate import estimates
 from atent.recipe import Recipe
 from atent.report.records import Record, records
@@ -41,7 +43,7 @@ class Described:
             "library_name": "atent",
             "pipeline_tag": "image-classification",
             "tags": ["image-classification", "adversarial-robustness", "safetensors"],
-            "datasets": [self.recipe.data],
+            **({"datasets": [self.recipe.data]} if self.recipe.data in SOURCES else {}),
             **({"license": self.licence} if self.licence else {}),
             "model-index": [{"name": self.name, "results": [*map(self._metric, self.found)]}],
         }
@@ -49,11 +51,11 @@ class Described:
         return "\n".join(["---", *(f"{key}: {json.dumps(value)}" for key, value in lines.items()), "---"])
 
     def _metric(self, record: Record) -> dict[str, Any]:
-        kind = "Certified" if record["kind"] == "certificate" else "Robust"
-        what = f"{kind} accuracy, {record['method']}, {record['threat']}, {record['images']:,} images"
+        kind, data = "Certified" if record["kind"] == "certificate" else "Robust", data_name(record["data"])
+        what = f"{kind} accuracy, {_method(record)}, {record['threat']}, {record['images']:,} images"
         return {
             "task": {"type": "image-classification"},
-            "dataset": {"name": record["data"], "type": record["data"], "split": "test"},
+            "dataset": {"name": data, "type": data, "split": "test"},
             "metrics": [{"type": "accuracy", "name": what, "value": round(100 * record["robust"], 2)}],
         }
 
@@ -103,8 +105,28 @@ def described(
     return Described(name, recipe, weights, image, classes, found=mine, **more)
 
 
+def data_name(data: str) -> str:
+    """Data without its place on this machine: a user's own is named as its folder or file, as no published data is."""
+    if data in SOURCES or data.endswith(GIVEN):
+        return data
+    name = Path(data).resolve().name
+    return f"own-{name}" if name in SOURCES else name
+
+
+def without_places(recipe: Recipe) -> Recipe:
+    """The recipe as others may read it: data and first weights by their names."""
+    weights = recipe.weights and Path(recipe.weights).name
+    return recipe.model_copy(update={"data": data_name(recipe.data), "weights": weights})
+
+
+def _method(record: Record) -> str:
+    """The method, and which variant of the network it attacked. A certificate's method has it already."""
+    variant = record["variant"] if record["kind"] != "certificate" else None
+    return ", ".join(filter(None, (record["method"], variant)))
+
+
 def _line(record: Record) -> str:
-    title = {"certificate": "certified, ", "estimate": "whole test set, "}.get(record["kind"], "") + record["method"]
+    title = {"certificate": "certified, ", "estimate": "whole test set, "}.get(record["kind"], "") + _method(record)
     clean = "" if record["clean"] is None else f"{100 * record['clean']:.2f}"
     value, low, high = (100 * record[key] for key in ("robust", "low", "high"))
     return f"| {title} | {record['threat']} | {record['images']:,} | {clean} | {value:.2f} [{low:.1f}, {high:.1f}] |"

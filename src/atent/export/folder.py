@@ -11,7 +11,7 @@ from atent.data.dataset import load as load_images
 from atent.data.published import SOURCES
 from atent.errors import UserError
 from atent.evaluation.trained import check_trusted, find_weights, load_network, shape_of
-from atent.export.card import described
+from atent.export.card import described, without_places
 from atent.export.formats import IMAGES, write_onnx, write_program
 from atent.export.robustbench import missing, model_info
 from atent.methods import readable
@@ -65,14 +65,15 @@ def export_run(
     classes = _classes(recipe.data, source, shape)
     parameters = sum(parameter.numel() for parameter in network.parameters())
     called = name or source.folder.resolve().name
+    shared = without_places(recipe)
     about = described(
-        source.folder, called, recipe, digest, shape.image, classes, parameters=parameters, licence=licence
+        source.folder, called, shared, digest, shape.image, classes, parameters=parameters, licence=licence
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make {folder}: {error.strerror}") from None
-    settings = recipe.model_dump(mode="json")
+    settings = shared.model_dump(mode="json")
     save_tensors(folder / "model.safetensors", network.state_dict(), {"recipe": settings})
     config = {
         "library_name": "atent",
@@ -99,9 +100,9 @@ def export_run(
                 write(network, x, folder / file)
                 lines.append(f"{folder / file}: the same answers on {len(x)} {which}")
     if robustbench:
-        info = model_info(recipe, about.found)
+        info = model_info(shared, about.found)
         write_atomically(folder / "robustbench.json", (json.dumps(info, indent=2) + "\n").encode())
-        lines += [f"{folder / 'robustbench.json'}: {line}" for line in missing(info)]
+        lines += [f"{folder / 'robustbench.json'}: {line}" for line in missing(shared, about.found)]
     return lines
 
 

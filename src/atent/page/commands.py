@@ -16,15 +16,22 @@ from atent.models import MODELS, is_users
 from atent.page.gather import Found
 from atent.storage.run import Run
 
+FLAGS = ("--compile", "--stream", "--in-memory", "--tensorboard")  # options of atent train without a value
+
 
 def training_commands(found: Found) -> list[str]:
     """The recorded commands, each once. A training by a script or in Python is repeated from its recipe."""
-    recorded = dict.fromkeys(str(start.get("command", "")) for start in found.starts)
-    typed = [command for command in recorded if command.startswith("atent train ")]
+    typed = [_as_typed(start) for start in found.starts if str(start.get("command", "")).startswith("atent train ")]
     if typed or not found.recipe or str(found.recipe.get("data", "")).endswith(GIVEN):
-        return typed
+        return list(dict.fromkeys(typed))
     recipe = Run(found.folder).recipe_file
     return [shlex.join(["atent", "train", str(recipe), "--out", f"{found.folder}-again"])]
+
+
+def _as_typed(start: Mapping[str, Any]) -> str:
+    """The command of a start; that of several processes was given to torchrun."""
+    torchrun = f"torchrun --standalone --nproc-per-node {start['processes']} -m " if "processes" in start else ""
+    return f"{torchrun}{start['command']}"
 
 
 def evaluation_commands(found: Found) -> list[str]:
@@ -54,7 +61,11 @@ def _attack(found: Found, header: Mapping[str, Any], words: Sequence[str]) -> st
     smooth = ["--smooth", f"{header['smooth']}", "--draws", str(header["draws"])] if "smooth" in header else []
     if not smooth and found.recipe.get("smooth"):
         smooth = ["--smooth", "0"]
-    return f"{start} {shlex.join([*words, '--threat', header['threat'], *smooth])}"
+    return f"{start} {shlex.join([*words, '--threat', header['threat'], *smooth, *_amp(header)])}"
+
+
+def _amp(header: Mapping[str, Any]) -> list[str]:
+    return ["--amp", header["amp"]] if "amp" in header else []
 
 
 def _sizes(header: Mapping[str, Any]) -> list[str]:
@@ -87,7 +98,7 @@ def _certify(found: Found, header: Mapping[str, Any], more: Sequence[str] = ()) 
     words += ["--radii", radii] if radii else []
     words += [word for _, threat in header["radii"] if threat for word in ("--threat", threat)]
     words += ["--exact-n"] if header["exact"] else []
-    return f"{start} {shlex.join([*words, *more])}" if start else ""
+    return f"{start} {shlex.join([*words, *_amp(header), *more])}" if start else ""
 
 
 def _target(found: Found, header: Mapping[str, Any], command: str) -> str:
@@ -98,20 +109,40 @@ def _target(found: Found, header: Mapping[str, Any], command: str) -> str:
     if not found.recipe:
         if is_users(model):
             return shlex.join(["atent", command, model, "--data", data])
-        return f'atent {command} "$WEIGHTS" {shlex.join(["--model", model, "--data", data])}'
-    words = [str(found.folder) if found.trained else _trained_into(found)]
-    words += ["--model", model] if is_users(model) else []
+        return _of_weights(command, model, data)
+    folder = str(found.folder) if found.trained else _trained_into(found)
+    if not folder:
+        return _of_weights(command, model, data)
+    words = ["--model", model] if is_users(model) else []
     words += ["--data", data] if data != found.recipe.get("data") else []
-    return shlex.join(["atent", command, *words, *_data_dir(found)])
+    return shlex.join(["atent", command, folder, *words, *_data_dir(found)])
+
+
+def _of_weights(command: str, model: str, data: str) -> str:
+    return f'atent {command} "$WEIGHTS" {shlex.join(["--model", model, "--data", data])}'
 
 
 def _trained_into(found: Found) -> str:
-    """The folder that the training command makes."""
-    *_, words = map(shlex.split, training_commands(found))
+    """The folder that the last training command makes; empty if there is none."""
+    commands = training_commands(found)
+    if not commands:
+        return ""
+    words = shlex.split(commands[-1])
     if "--out" in words:
         return words[words.index("--out") + 1]
     given = [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
-    return given[0] if given else str(Path("runs") / Path(words[2]).stem)
+    return given[0] if given else str(Path("runs") / Path(_recipe(words)).stem)
+
+
+def _recipe(words: Sequence[str]) -> str:
+    """The recipe of a training command: the first word that is neither an option nor the value of one."""
+    rest = iter(words[words.index("train") + 1 :])
+    for word in rest:
+        if not word.startswith("-"):
+            return word
+        if "=" not in word and word not in FLAGS:
+            next(rest, "")
+    return ""
 
 
 def _data_dir(found: Found) -> list[str]:

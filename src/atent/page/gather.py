@@ -13,6 +13,7 @@ from atent.storage.brackets import Bracket, brackets
 from atent.storage.certificates import Certified, certified
 from atent.storage.checks import Checked, kept_checks
 from atent.storage.files import read_json
+from atent.storage.rows import variant_of
 from atent.storage.run import Run
 from atent.threat import Threat
 
@@ -58,8 +59,8 @@ class Found:
         mine = [
             one
             for one in self.checks
-            if (one.weights, one.data, one.threat.norm) == (header["weights"], header["data"], group.threat.norm)
-            and one.threat.eps >= group.threat.eps
+            if (one.weights, one.data, one.smoothing) == (header["weights"], header["data"], variant_of(header))
+            and one.threat == group.threat
         ]
         return tuple(dict.fromkeys(warning for one in mine for warning in one.warnings)) if mine else None
 
@@ -84,7 +85,7 @@ def _gather(folder: Path, name: str) -> Found:
         report(str(error))
     plain = folder.resolve().name
     groups = [one._replace(run=f"{name}{one.run.removeprefix(plain)}") for one in finished(folder, report)]
-    estimated = [one._replace(run=name) for one in estimates(folder, report)]
+    estimated = [one._replace(run=f"{name}{one.run.removeprefix(plain)}") for one in estimates(folder, report)]
     proven = [one._replace(run=name) for one in certified(folder, report)]
     both = [one._replace(certified=one.certified._replace(run=name)) for one in brackets(folder, report)]
     results = (groups, estimated, proven, both, kept_checks(folder, report))

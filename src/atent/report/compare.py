@@ -175,7 +175,10 @@ def _differences(reference: Network, network: Network) -> Iterator[Difference]:
         if len(pairs) > 1:
             first, second = (_worst([pair[k] for pair in pairs.values()]) for k in (0, 1))
             key = Key(*place, f"worst case of {len(pairs)}")
-            yield from _difference(reference, network, key, first, second, [f"worst case of {', '.join(pairs)}"])
+            notes = [f"{title}: {note}" for title, pair in pairs.items() for note in _notes(*pair)]
+            yield from _difference(
+                reference, network, key, first, second, [f"worst case of {', '.join(pairs)}", *notes]
+            )
 
 
 def _difference(

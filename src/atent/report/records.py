@@ -3,14 +3,14 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atent.report.tables import Group
 from atent.storage.brackets import Bracket
 from atent.storage.certificates import Certified
-from atent.storage.rows import Rate, clean_rate, robust_rate
+from atent.storage.rows import Rate, clean_rate, robust_rate, variant_of
 
 if TYPE_CHECKING:
     from atent.evaluation.estimate import Estimated
@@ -19,6 +19,7 @@ FIELDS = (
     "kind",  # attack, worst case, estimate, certificate, bracket
     "network",
     "weights",
+    "variant",  # how the network was smoothed, and in which half precision it ran
     "data",
     "threat",
     "method",
@@ -69,13 +70,17 @@ def _inert(value: object) -> object:
 
 def _attacks(group: Group) -> Iterator[Record]:
     header = group.attacks[0].header
-    place = {"network": group.run, "weights": header["weights"], "data": group.data, "threat": str(group.threat)}
+    place = {"network": group.run, **_which(header), "data": group.data, "threat": str(group.threat)}
     for title, file, attack in zip(group.titles, group.files, group.attacks, strict=True):
         how = {"method": title, "seed": attack.header.get("seed"), "batch": attack.header.get("batch")}
         yield {"kind": "attack", **place, **how, **_rates(attack.rows), "file": str(file)}
     if len(group.attacks) > 1:
         rows = group.attacks[0].rows
         yield {"kind": "worst case", **place, "method": "worst case", **_rates(rows), **_interval(group.robust)}
+
+
+def _which(header: Mapping[str, Any]) -> Record:
+    return {"weights": header["weights"], "variant": variant_of(header) or None}
 
 
 def _rates(rows: Any) -> Record:
@@ -88,7 +93,8 @@ def _interval(rate: Rate) -> Record:
 
 def _estimate(one: "Estimated") -> Record:
     value, low, high = (percent / 100 for percent in one.estimate)
-    place = {"network": one.run, "weights": one.weights, "data": one.data, "threat": one.threat}
+    place = {"network": one.run, "weights": one.weights, "variant": one.variant or None}
+    place |= {"data": one.data, "threat": one.threat}
     accuracy = {"images": one.whole, "robust": value, "low": low, "high": high}
     return {"kind": "estimate", **place, "method": one.name, **accuracy, "file": _path(one.path)}
 
@@ -115,7 +121,7 @@ def _smoothed(one: Certified) -> Record:
     method = f"smoothed with sigma {how['sigma']:g}, n {how['n']}, alpha {how['alpha']:g}{half}"
     return {
         "network": one.run,
-        "weights": how["weights"],
+        **_which(how),
         "data": how["data"],
         "method": method,
         "seed": how.get("seed"),

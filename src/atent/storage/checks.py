@@ -15,6 +15,7 @@ from atent.threat import Threat
 
 FOLDER = "checks"
 _IDENTITY = ("threat", "data", "model", "weights", "smooth", "draws", "transfer")
+_WHERE_KNOWN = ("amp", "images")  # part of the identity only where a header has them
 
 
 class Checked(NamedTuple):
@@ -30,7 +31,8 @@ class Checked(NamedTuple):
 def keep_checks(folder: Path, header: Mapping[str, Any], warnings: Sequence[str], transfer: str | None = None) -> None:
     """Write the findings next to the rows; later ones with the same settings take their place."""
     known = {**header, "threat": Threat.parse(header["threat"]).exact, "transfer": transfer}
-    identity = json.dumps({key: known.get(key) for key in _IDENTITY}, sort_keys=True)
+    more = {key: known[key] for key in _WHERE_KNOWN if key in known}
+    identity = json.dumps({key: known.get(key) for key in _IDENTITY} | more, sort_keys=True)
     words = re.sub(r"[^a-z0-9.]+", "-", f"{header['threat']} {header['data']}".lower()).strip("-")[:100]
     path = folder / FOLDER / f"{words}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}.json"
     kept = {key: value for key, value in header.items() if key not in ("classes", "label", "examples")}

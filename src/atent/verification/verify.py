@@ -1,6 +1,5 @@
 """Verify a run folder: every file of rows, the weights, the images and the saved points."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -11,9 +10,10 @@ import torch
 
 from atent.errors import UserError
 from atent.evaluation.estimate import draw_order
-from atent.evaluation.target import Target, open_target, smooth_target
+from atent.evaluation.target import Target, in_precision, open_target, smooth_target
 from atent.network import borrowed, repeat
-from atent.storage.files import load_tensors
+from atent.recipe import parse_recipe
+from atent.storage.files import load_tensors, read_json
 from atent.storage.points import read_points
 from atent.storage.removal import KINDS
 from atent.storage.row_file import RowFile
@@ -81,12 +81,19 @@ def _weight_faults(folder: Path) -> Iterator[str]:
     try:
         recorded = load_tensors(run.best)[1].get("recipe")
         if recorded and run.recipe_file.exists():
-            ours = json.loads(run.recipe_file.read_text(encoding="utf-8"))
-            other = sorted(key for key in recorded if key != "epochs" and recorded[key] != ours.get(key))
+            other = _different_keys(read_json(run.recipe_file), recorded, run)
             if other:
                 yield f"its recipe is not that of {run.recipe_file.name}: {', '.join(other)} differ"
     except (UserError, ValueError, OSError) as error:
         yield str(error)
+
+
+def _different_keys(ours: dict[str, Any], recorded: dict[str, Any], run: Run) -> list[str]:
+    """The keys in which two recipes differ, epochs aside; keys that an older version did not have are completed."""
+    recorded = {**recorded, "epochs": ours.get("epochs")}
+    if recorded == ours:
+        return []
+    return parse_recipe(ours, str(run.recipe_file), make="ours").different(parse_recipe(recorded, str(run.best)))
 
 
 def _verify_file(kind: Kind[Any], path: Path, opened: Opener | None, device: torch.device | str) -> Checked:
@@ -141,7 +148,7 @@ def _order_faults(path: Path, sample: Content[Any], checked: Checked) -> Iterato
             first = RowFile(ATTACK, other).read()
         except UserError:
             continue
-        same = all(first.header.get(key) == header[key] for key in ("weights", "data", "seed"))
+        same = all(first.header.get(key) == header.get(key) for key in ("weights", "data", "seed", "amp"))
         if same and first.header.get("attack") == header["first"] and _threat(first) == _threat(sample):
             survivors = [row["index"] for row in first.rows if row["robust"]]
             if draw_order(survivors, header["seed"]) != header["order"]:
@@ -168,6 +175,7 @@ def _with_network(
     if kind not in (ATTACK, SAMPLE):
         checked.unchecked.append("counts under noise: they would have to be drawn again")
         return
+    target = in_precision(target, header.get("amp", "off"))
     smooth, network = header.get("smooth"), target.network
     if header.get("judged"):
         checked.unchecked.append("predictions of a smoothed network, by an older version")
