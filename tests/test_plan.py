@@ -123,7 +123,8 @@ def test_with_a_budget_accelerators_train_as_long_as_it_allows(needs: Needs) -> 
     (single, half), (longer, _) = (
         list(on(needs, recipe, ACCELERATORS["a100"], 1, 0.25, [])) for recipe in (tiny(minutes=5), tiny(epochs=3))
     )
-    assert (single.total, half.total, longer.epochs) == (300, 300, pytest.approx(3))
+    assert (single.total, half.total) == (300, 300)
+    assert longer.epochs == pytest.approx(3)
     assert single.epoch == pytest.approx(longer.total / 3)
     assert single.epochs == pytest.approx(300 / single.epoch)
     assert half.epochs == pytest.approx(single.epochs * 312 / 19.5)
