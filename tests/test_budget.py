@@ -15,10 +15,12 @@ import atent.training.fit
 from atent.attacks import make_attack
 from atent.attacks.cost import passes_per_image
 from atent.errors import UserError
+from atent.network import Passes
+from atent.parallel.team import Team, working_in
 from atent.recipe import Recipe
 from atent.storage.run import Run
 from atent.threat import Threat
-from atent.training.budget import Spent, Watch
+from atent.training.budget import TRIAL, Spent, Watch, monitor_passes
 from atent.training.extend import extend
 from atent.training.fit import fit
 from atent.training.options import TrainingOptions
@@ -44,12 +46,12 @@ class Simulated:
     evaluated_after: list[int] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
-    def run(self, recipe: Recipe) -> Watch:
+    def run(self, recipe: Recipe, per_epoch: int = PER_EPOCH) -> Watch:
         """The loop of a training without anything else."""
         watch = Watch(recipe, lambda: self.now, self.now)
-        watch.resume(Spent(), PER_EPOCH, 0)
+        watch.resume(Spent(), per_epoch, 0)
         while not watch.over:
-            for batch in range(PER_EPOCH):
+            for batch in range(per_epoch):
                 self.work(watch.spent.done)
                 if watch.count(len(self.evaluated_after), batch + 1):
                     break
@@ -130,7 +132,36 @@ def test_the_schedule_ends_when_the_time_does(batch: Callable[[int], float], eva
 def test_half_of_the_time_is_half_of_the_schedule() -> None:
     simulated = Simulated()
     simulated.run(tiny(minutes=10))
-    assert simulated.shares == pytest.approx([k / 600 for k in range(600)])
+    assert simulated.shares[1] == 0.0  # whether the first batch is slow is known after the second
+    assert simulated.shares[2:] == pytest.approx([k / 600 for k in range(2, 600)])
+
+
+@pytest.mark.parametrize("per_epoch", [1, PER_EPOCH])
+@pytest.mark.parametrize("compiling", [120.0, 179.0])
+def test_a_slow_first_batch_is_time_before_the_start(compiling: float, per_epoch: int) -> None:
+    """With 3 minutes, the schedule has the rest of the time: each second is an equal share of it."""
+    simulated, left = Simulated(lambda k: compiling if k == 0 else 1.0), 180 - compiling
+    simulated.run(tiny(minutes=3), per_epoch)
+    assert simulated.shares[:2] == [0.0, 0.0]
+    assert simulated.shares[2:] == pytest.approx([k / (left + 1) for k in range(2, len(simulated.shares))])
+    assert simulated.seconds == pytest.approx(180, abs=1)
+
+
+@pytest.mark.parametrize(("size", "share"), [(1, 1), (2, 1 / 2), (3, 1 / 2), (4, 1 / 4), (9, 1 / 4)])
+def test_the_processes_of_a_team_evaluate_in_turn(size: int, share: float) -> None:
+    """1,000 held-out images are four batches; a process trains on 10 images in a second, with 3 passes each."""
+    now = iter([0.0, 1.0, 2.0, 4.5])
+    recipe = tiny(minutes=60)
+    watch = Watch(recipe, lambda: next(now), 0.0)
+    watch.resume(Spent(), PER_EPOCH, 1000)
+    with working_in(Team(0, size)):
+        watch.count(0, 1)
+        watch.step = Passes(forward=20, backward=10, to_weights=10)
+        watch.count(0, 2)
+        rate = watch.step.work / 1.0
+        assert watch.expected_evaluation() == pytest.approx(share * 1000 * monitor_passes(recipe).work / rate)
+        watch.tried(TRIAL)  # a batch of 250 images in 2.5 s, a tenth more at the end
+        assert watch.expected_evaluation() == pytest.approx(share * 10 * 1.1)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +171,8 @@ def test_half_of_the_time_is_half_of_the_schedule() -> None:
         pytest.param(49, [49], id="one epoch"),
         pytest.param(75, [38, 37], id="no short last epoch"),
         pytest.param(102, [50, 26, 26], id="the last two share the rest"),
-        pytest.param(1, [1], id="one batch"),
-        pytest.param(0.1, [1], id="less than a batch"),
+        pytest.param(1, [2], id="one batch"),
+        pytest.param(0.1, [2], id="less than a batch"),  # the first ends nothing
     ],
 )
 def test_an_epoch_is_a_pass_over_the_images_and_the_last_two_share_the_rest(seconds: int, epochs: list[int]) -> None:
@@ -154,7 +185,7 @@ def test_an_epoch_is_a_pass_over_the_images_and_the_last_two_share_the_rest(seco
 def test_a_training_shorter_than_an_epoch_measures_an_evaluation_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The evaluation of all 20 held-out images takes 6 s; their trial as long, counted 1.2 times."""
+    """The evaluation of all 20 held-out images takes 6 s; their trial as long, counted 1.1 times."""
     simulated = Simulated(evaluation=6.0)
     run = simulated.fit(short(minutes=0.75, schedule={"name": f"{__name__}:Linear"}), tmp_path, monkeypatch)
     assert len(run.history()) == 1

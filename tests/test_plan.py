@@ -102,19 +102,33 @@ def test_a_probe_gives_the_time_and_memory_of_this_machine(needs: Needs) -> None
     recipe, probe = tiny(epochs=3), Probe(50, 3.0, 0.1, 500_000_000, real=True)
     assert (needs.batches, needs.evaluation.images) == (4, 20)
     evaluation = 20 * needs.evaluation.passes.work * 0.1
-    place = here(needs, recipe, probe, 1, [])
+    place = here(needs, recipe, probe, [])
     assert place.epoch == pytest.approx(4 * 3.0 + evaluation)
     assert place.total == pytest.approx(3 * place.epoch)
     assert place.memory == 500_000_000
-    assert here(needs, recipe, probe, 2, []).epoch == pytest.approx(place.epoch / 2)
-    assert here(needs, tiny(minutes=5), probe, 1, []).total == 300
+    assert here(needs, tiny(minutes=5), probe, []).total == 300
 
 
 def test_a_plain_probe_of_few_images_is_scaled_by_passes_and_activations(needs: Needs) -> None:
-    place = here(needs, tiny(), Probe(2, 0.6, 99.0, 100_000_000, real=True), 1, [])
+    plain = Probe(2, 0.6, 99.0, 100_000_000, real=True, plain=True)
+    place = here(needs, tiny(), plain, [])
     work = 4 * 50 * needs.step.work + 20 * needs.evaluation.passes.work  # 2 images, 3 passes in .6 s
     assert place.epoch == pytest.approx(0.1 * work)
     assert place.memory == 100_000_000 + 48 * needs.each
+    two = here(needs_of(tiny(batch=2), DIGITS), tiny(batch=2), plain, [])  # a recipe with as many images in a batch
+    assert two.epoch == pytest.approx(place.epoch)
+
+
+def test_with_a_budget_accelerators_train_as_long_as_it_allows(needs: Needs) -> None:
+    (single, half), (longer, _) = (
+        list(on(needs, recipe, ACCELERATORS["a100"], 1, 0.25, [])) for recipe in (tiny(minutes=5), tiny(epochs=3))
+    )
+    assert (single.total, half.total) == (300, 300)
+    assert longer.epochs == pytest.approx(3)
+    assert single.epoch == pytest.approx(longer.total / 3)
+    assert single.epochs == pytest.approx(300 / single.epoch)
+    assert half.epochs == pytest.approx(single.epochs * 312 / 19.5)
+    assert single.watt_hours == pytest.approx(400 / 12)
 
 
 def test_an_accelerator_is_its_published_peak_times_the_efficiency(needs: Needs) -> None:
@@ -182,6 +196,10 @@ def test_the_command_prints_a_plan_for_people_and_for_programs(capsys: pytest.Ca
     found = json.loads(capsys.readouterr().out)
     assert found["parameters"] == 312_202
     assert [place["name"] for place in found["places"]] == ["A100 SXM, float32", "A100 SXM, half"]
+    assert command(*arguments, "--n", 1000, "--set", "minutes=5") == 0
+    printed = capsys.readouterr().out
+    assert "passes in an epoch" in printed
+    assert "in total" not in printed
 
 
 @pytest.mark.parametrize(

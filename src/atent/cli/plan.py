@@ -24,7 +24,7 @@ def plan(
         list[str] | None,
         typer.Option(metavar="NAME", help="Accelerator: t4, v100, a100, h100, l4, rtx4090 or all. Repeatable."),
     ] = None,
-    devices: Annotated[int, typer.Option(help="Devices that share each batch; communication is not counted.")] = 1,
+    devices: Annotated[int, typer.Option(help="Accelerators that share each batch; communication is not counted.")] = 1,
     efficiency: Annotated[
         float | None,
         typer.Option(
@@ -87,15 +87,15 @@ def plan(
     places = []
     if not no_probe:
         probe = run_probe(probe_request(needs, chosen, data_dir, str(pick_device(device)), threads))
-        places.append(here(needs, chosen, probe, devices, jobs))
-    places += [place for one in accelerators for place in place_on(needs, chosen, one, devices, share, jobs)]
-    places = [place.priced(price, devices) for place in places]
+        places.append(here(needs, chosen, probe, jobs).priced(price, 1))
+    found = [place for one in accelerators for place in place_on(needs, chosen, one, devices, share, jobs)]
+    places += [place.priced(price, devices) for place in found]
     if json:
-        _print_json(needs, jobs, places)
+        _print_json(chosen, needs, jobs, places)
         return
     _print_needs(recipe, chosen, needs, jobs)
     if places:
-        _print_places(places, jobs, devices)
+        _print_places(chosen, places, jobs, devices if accelerators else 1)
     if accelerators:
         _print_sources(names, share, devices)
 
@@ -104,7 +104,10 @@ def _print_needs(name: str, recipe: "Recipe", needs: "Needs", jobs: "list[Job]")
     from atent.report.terminal import print_table
 
     step, held = needs.step, needs.evaluation
-    epochs = f"{needs.epochs} epochs" if recipe.minutes is None else f"{recipe.minutes:g} minutes"
+    whole = recipe.minutes is None
+    epochs = f"{needs.epochs} epochs" if whole else f"{recipe.minutes:g} minutes"
+    repeated, period = (needs.epochs, "in total") if whole else (1, "in an epoch")
+    operations = repeated * (needs.epoch + held.operations)
     images = needs.sizes.trained(recipe)
     rows = [
         ["parameters", f"{needs.parameters:,}"],
@@ -113,8 +116,8 @@ def _print_needs(name: str, recipe: "Recipe", needs: "Needs", jobs: "list[Job]")
             "passes per image",
             f"{step.forward} forward, {step.backward} backward ({step.to_weights} of them to the weights)",
         ],
-        ["passes in total", f"{needs.epochs * images * step.forward:,} images forward"],
-        ["operations", f"{_si(needs.operations.forward)}FLOP per forward pass, {_si(needs.total)}FLOP in total"],
+        [f"passes {period}", f"{repeated * images * step.forward:,} images forward"],
+        ["operations", f"{_si(needs.operations.forward)}FLOP per forward pass, {_si(operations)}FLOP {period}"],
         ["memory", f"{_si(needs.memory(recipe.batch))}B for weights, optimizer and activations of a batch"],
     ]
     if held.images:
@@ -124,15 +127,16 @@ def _print_needs(name: str, recipe: "Recipe", needs: "Needs", jobs: "list[Job]")
     print_table(title, ["", "needed"], rows)
 
 
-def _print_places(places: "list[Place]", jobs: "list[Job]", devices: int) -> None:
+def _print_places(recipe: "Recipe", places: "list[Place]", jobs: "list[Job]", devices: int) -> None:
     from atent.report.terminal import print_table
     from atent.reproduce.costs import words
 
-    columns = ["where", "an epoch", "training", "memory", "energy", "price"]
+    columns = ["where", "an epoch", "epochs", "training", "memory", "energy", "price"]
     rows = [
         [
             place.name,
             words(place.epoch),
+            f"{place.epochs:.3g}" if recipe.minutes else "",
             words(place.total),
             f"{_si(place.memory)}B{'' if place.fits else ', too much'}",
             "" if place.watt_hours is None else f"{_si(place.watt_hours)}Wh",
@@ -141,7 +145,7 @@ def _print_places(places: "list[Place]", jobs: "list[Job]", devices: int) -> Non
         for place in places
     ]
     kept = [k for k, _ in enumerate(columns) if any(row[k] for row in rows)]
-    several = f" on {devices} devices; memory is per device" if devices > 1 else ""
+    several = f" on {devices} of each accelerator; memory is per device" if devices > 1 else ""
     print_table(f"training{several}", [columns[k] for k in kept], [[row[k] for k in kept] for row in rows])
     if jobs:
         after = [[place.name, *map(words, place.jobs)] for place in places]
@@ -161,12 +165,17 @@ def _print_sources(names: list[str], share: float, devices: int) -> None:
         tell(f"{one.title}: {peaks}, {one.watts} W, {one.gigabytes} GB ({one.source})")
 
 
-def _print_json(needs: "Needs", jobs: "list[Job]", places: "list[Place]") -> None:
+def _print_json(recipe: "Recipe", needs: "Needs", jobs: "list[Job]", places: "list[Place]") -> None:
     import json
     from dataclasses import asdict
 
-    lists = {"jobs": [asdict(job) for job in jobs], "places": [asdict(place) for place in places]}
+    lists = {
+        "jobs": [asdict(job) for job in jobs],
+        "places": [{**asdict(place), "epochs": place.epochs} for place in places],
+    }
     found = {**asdict(needs), "total": needs.total, **lists}
+    if recipe.minutes:  # the number of epochs depends on the place
+        found |= {"epochs": None, "total": None}
     print(json.dumps(found, indent=2))
 
 

@@ -132,25 +132,32 @@ class Place:
     price: float | None = None
     jobs: tuple[float, ...] = ()  # seconds of each further job
 
+    @property
+    def epochs(self) -> float:
+        """Those of the recipe; with a budget, those that fit into it."""
+        return self.total / self.epoch
+
     def priced(self, price: float | None, devices: int) -> "Place":
         """With the price of the training and the further jobs, given that of a device per hour."""
         hours = (self.total + sum(self.jobs)) / 3600
         return self if price is None else replace(self, price=price * devices * hours)
 
 
-def here(needs: Needs, recipe: Recipe, probe: Probe, devices: int, jobs: Sequence[Job]) -> Place:
-    """On this machine, by the probe."""
+def here(needs: Needs, recipe: Recipe, probe: Probe, jobs: Sequence[Job]) -> Place:
+    """On this machine, by the probe, which ran on one device."""
     forward = probe.pass_seconds
-    if probe.batch == recipe.batch:
-        batch, memory = probe.seconds, float(probe.peak)
-    else:  # plain batches of a few images: one forward pass, one backward pass to the weights
+    batch, memory = probe.seconds, float(probe.peak)
+    if probe.plain:  # one forward pass, one backward pass to the weights
         forward = probe.seconds / (3 * probe.batch)
         batch = forward * needs.step.work * recipe.batch
-        memory = probe.peak + needs.each * (recipe.batch / devices - probe.batch)
-    epoch = (needs.batches * batch + needs.evaluation.work * forward) / devices
-    total = 60 * recipe.minutes if recipe.minutes else recipe.epochs * epoch
-    seconds = tuple(job.work * forward / devices for job in jobs)
-    return Place("this machine", epoch, total, memory, jobs=seconds)
+        memory = probe.peak + needs.each * (recipe.batch - probe.batch)
+    epoch = needs.batches * batch + needs.evaluation.work * forward
+    seconds = tuple(job.work * forward for job in jobs)
+    return Place("this machine", epoch, _training_seconds(recipe, epoch), memory, jobs=seconds)
+
+
+def _training_seconds(recipe: Recipe, epoch: float) -> float:
+    return 60 * recipe.minutes if recipe.minutes else recipe.epochs * epoch
 
 
 def on(
@@ -160,10 +167,11 @@ def on(
     memory = needs.memory(recipe.batch / devices)
     for words, peak in (("float32", device.single), ("half", device.half)):
         rate = peak * efficiency * devices
-        total = needs.total / rate
+        epoch = (needs.epoch + needs.evaluation.operations) / rate
+        total = _training_seconds(recipe, epoch)
         yield Place(
             name=f"{device.title}, {words}",
-            epoch=total / needs.epochs,
+            epoch=epoch,
             total=total,
             memory=memory,
             fits=memory < device.gigabytes * 1e9,

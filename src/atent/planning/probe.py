@@ -41,6 +41,7 @@ class Probe:
     """Seconds of a batch, and of a forward pass of an image in the evaluation; peak memory in bytes.
 
     `peak` is that of the device; on the CPU, of the whole process. `real`: the images were those of the data set.
+    `plain`: the batches were trained without the search.
     """
 
     batch: int
@@ -48,6 +49,7 @@ class Probe:
     pass_seconds: float
     peak: int
     real: bool
+    plain: bool = False
 
 
 class _EnoughError(Exception):
@@ -98,7 +100,7 @@ def request(
         changes |= {"defense": {"name": "standard"}, "awp": 0.0, "gibbs": 0.0}
     table = {**recipe.model_dump(mode="json"), **changes}
     place = {"data_dir": str(data_dir) if data_dir else None, "device": device, "threads": threads, "seconds": seconds}
-    return {"recipe": table, "sizes": sizes, **place}
+    return {"recipe": table, "sizes": sizes, "plain": plain, **place}
 
 
 def run_probe(asked: Mapping[str, Any]) -> Probe:
@@ -123,7 +125,7 @@ def measure(asked: Mapping[str, Any]) -> Probe:
         real = _train(recipe, sizes, data_dir, network, Path(folder), clock, device)
         pass_seconds = _pass_seconds(network, sizes.shape, recipe, device)
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else peak_memory()
-    return Probe(recipe.batch, clock.batch_seconds, pass_seconds, peak, real)
+    return Probe(recipe.batch, clock.batch_seconds, pass_seconds, peak, real, asked["plain"])
 
 
 def _train(

@@ -7,14 +7,16 @@ from functools import cached_property
 
 from atent.attacks import ATTACKS
 from atent.attacks.cost import passes_per_image
+from atent.evaluation.attack import BATCH
 from atent.methods import names_in
 from atent.network import Passes
+from atent.parallel.team import current_team
 from atent.recipe import Recipe
 
 PLANNED_AFTER = 20  # batches
 SURE_AFTER = 10.0  # seconds, or so many times PLANNED_AFTER: fewer are too few for an estimate
 MANY = 5
-TRIAL, LATER = 100, 1.2  # images that are evaluated for their time, and how much longer they take at the end
+TRIAL, LATER = BATCH, 1.1  # images that are evaluated for their time, and how much longer they take at the end
 
 
 @dataclass
@@ -36,6 +38,8 @@ class Watch:
     After each batch the rest of the schedule is spread over the time that is left, without the time of the evaluations
     to come. So the schedule ends with the budget, however fast the batches are. An epoch is a pass over the training
     images. The last one is cut at the end of the time; the last two share the rest equally, so that none is very short.
+    The first batch of a process may compile the network. What it takes longer than the second counts as time before
+    the start, and it ends nothing.
     """
 
     def __init__(self, recipe: Recipe, clock: Callable[[], float], began: float) -> None:
@@ -43,6 +47,7 @@ class Watch:
         self.began = self.origin = self.resumed = self.mark = began
         self.spent, self.per_epoch, self.held = Spent(), 1, 0
         self.batches, self.batch_seconds = 0, 0.0  # of this process; a batch in the mean of the last ones
+        self.first_seconds = 0.0  # of its first batch
         self.counts_passes, self.step = False, Passes()  # whether the next batch is counted; the one that was
         self.evaluation: float | None = None  # seconds of the last one
 
@@ -73,6 +78,11 @@ class Watch:
             self._plan(epoch, batch)
             return False
         self.spent.planned = self.budget
+        if self.batches == 1:
+            self.first_seconds = took
+            return False
+        if self.batches == 2:
+            took += min(self.first_seconds, took)
         left = self.budget - self.spent.used
         evaluation = self.expected_evaluation()
         # The fewest evaluations such that the batches of this epoch and those that are left fit into as many epochs.
@@ -91,7 +101,8 @@ class Watch:
     def evaluated(self) -> None:
         """Count the evaluation of an epoch. What is left of a budget may be too little for another one."""
         self.evaluation = self._lap()
-        if self.budget is not None and self.budget - self.spent.used < self.evaluation + self.batch_seconds:
+        batch = self.batch_seconds if self.batches > 1 else 0.0
+        if self.budget is not None and self.budget - self.spent.used < self.evaluation + batch:
             self.spent.done = 1.0
 
     @property
@@ -100,8 +111,8 @@ class Watch:
         return self.budget is not None and self.evaluation is None and self.held > 0 and self.spent.done >= 0.5
 
     def tried(self, images: int) -> None:
-        """Count the evaluation of so many images for their time; a better network takes longer."""
-        self.evaluation = LATER * self._lap() * self.held / images
+        """Count the evaluation of so many images, at most a batch, for their time; a better network takes longer."""
+        self.evaluation = LATER * self._lap() * self._held_here / images
 
     def expected_evaluation(self) -> float:
         """Seconds: those of the last one; before there is one, those of its passes at the rate of the training."""
@@ -109,8 +120,14 @@ class Watch:
             return self.evaluation
         if not self.step.work:
             return 0.0
-        expected = self.batch_seconds * self.held * self._monitor_work / self.step.work
+        expected = self.batch_seconds * self._held_here * self._monitor_work / self.step.work
         return expected if self.budget is None else min(expected, self.budget / 2)
+
+    @property
+    def _held_here(self) -> float:
+        """The held-out images that the busiest process of the team evaluates, which takes whole batches."""
+        batches = math.ceil(self.held / BATCH)
+        return self.held * math.ceil(batches / current_team().size) / max(batches, 1)
 
     @cached_property
     def _monitor_work(self) -> int:
