@@ -158,7 +158,10 @@ def test_the_card_names_the_variant_of_the_network(run: Path, tmp_path: Path) ->
     assert "Robust accuracy, PGD-1, smoothed 0.5, 2 draws, bf16, linf:0.3, 10 images" in card
 
 
-def test_what_cannot_be_exported_is_refused(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_exported_is_refused(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     foreign = tmp_path / "foreign.pt"
     torch.save(small_network().state_dict(), foreign)
     file = tmp_path / "file"

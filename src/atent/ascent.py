@@ -87,7 +87,7 @@ def ascend(
             gradient = input_gradient(objective, point) if point.grad is None else point.grad
             move = threat.steepest(gradient) if direction == "steepest" else gradient
             previous = point.detach()
-            point = (size * move).add_(previous)
+            point = previous + size * move  # in this order: the sum has the memory layout of the point
             if pulled:
                 point += (size * pulled) * (x - previous)
             if noise or temperature:
