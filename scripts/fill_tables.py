@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from textwrap import fill
 
 import ablation
 import robustness_curve
@@ -71,7 +72,9 @@ def proven() -> str:
 
 
 def two_sided() -> str:
-    return bracket_markdown([one for folder in networks() for one in brackets(folder)])
+    """Every bracket; sentences below the table are wrapped."""
+    text = bracket_markdown([one for folder in networks() for one in brackets(folder)])
+    return "\n".join(line if line.startswith("|") else fill(line, 118) for line in text.split("\n"))
 
 
 def ablated() -> str:
