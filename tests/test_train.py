@@ -1,5 +1,6 @@
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -211,17 +212,26 @@ TRACES: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("trace", TRACES)
 def test_losses_are_those_of_the_golden_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: str) -> None:
     """A change of these numbers is a change of the algorithm: CHANGELOG lists it under "Numbers changed".
 
-    The first of two epochs; for MMA, which stores margins for the next epoch, and the cheapest both.
+    The first of two epochs; for MMA, which stores margins for the next epoch, and the cheapest both. In double
+    precision: in single precision processors round differently, which a sign search turns into other steps.
     """
     epochs = 2 if trace in ("standard", "mma") else 1
     monkeypatch.setattr(State, "finished", lambda state, _: state.epoch >= epochs)
     run = fit(tiny(schedule__warmup=0, batch=25, **TRACES[trace]), tmp_path, how=QUIET)
     golden = json.loads(GOLDEN.read_text())[trace]
-    assert [row["loss"] for row in run.history()] == pytest.approx(golden[:epochs], rel=1e-4)
+    assert [row["loss"] for row in run.history()] == pytest.approx(golden[:epochs], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", recipe_names())

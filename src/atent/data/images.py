@@ -141,7 +141,7 @@ class Images:
 
     def _finished(self, x: Tensor, indices: Tensor | slice, device: torch.device | str) -> tuple[Tensor, Tensor]:
         x = x.to(device)
-        x = x.float().div_(255) if x.dtype == torch.uint8 else x
+        x = x.to(torch.get_default_dtype()).div_(255) if x.dtype == torch.uint8 else x
         return x.to(memory_format=torch.channels_last), self.y[indices].to(device)
 
 
