@@ -57,6 +57,8 @@ def test_eps_climbs_later_than_the_rate() -> None:
     assert schedule.eps_share(0.31) == 1
     assert Schedule(name="one-cycle").eps_share(0.0) == 1  # no warm-up asked for
     assert Schedule(warmup=0.2, eps_warmup=0).eps_share(0.0) == 1
+    wider = Schedule(warmup=0.2, eps_warmup=1.5, eps_peak=1.2)
+    assert [wider.eps_share(done) for done in (0, 0.15, 0.3, 1)] == pytest.approx([0, 0.6, 1.2, 1.2])
 
 
 def test_optimizers_are_torchs() -> None:

@@ -134,7 +134,9 @@ class Recipe(BaseModel):
         threat = self.make_threat()
         for method in map(self._made.get, ("defense", "monitor")):
             check_threat(method, threat)
-        if isinstance(self.schedule, Schedule) and self.schedule.eps_share(0.0) < 1:
+        if isinstance(self.schedule, Schedule):
+            check_threat(self._made.get("defense"), threat.scaled(self.schedule.eps_peak))
+        if isinstance(self.schedule, Schedule) and self.schedule.eps_share(0.0) == 0:
             try:
                 check_threat(self._made.get("defense"), threat.scaled(0.001))
             except ValueError as error:

@@ -24,12 +24,13 @@ class Schedule:
     constant; step: times `factor` at each of `milestones` (epochs); cosine: to 0; one-cycle: up from 1/25 and down to
     0 along cosines. During the first fraction `warmup` of the training the learning rate rises. Eps rises linearly,
     `eps_warmup` times as long: with full eps at a low learning rate, training on MNIST at linf .3 gets stuck at a
-    constant prediction.
+    constant prediction. Its peak is `eps_peak` times the threat's eps: a larger radius in training than in evaluation.
     """
 
     name: Literal["constant", "step", "cosine", "one-cycle"] = "constant"
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
     eps_warmup: Scale = 1.6
+    eps_peak: Annotated[float, Field(gt=0, le=10)] = 1.0
     milestones: tuple[Count, ...] = ()
     factor: Size = 0.1
 
@@ -48,7 +49,7 @@ class Schedule:
     def eps_share(self, done: float) -> float:
         """The factor of the threat's eps."""
         length = self.warmup * self.eps_warmup
-        return min(1.0, done / length) if length > 0 else 1.0
+        return self.eps_peak * (min(1.0, done / length) if length > 0 else 1.0)
 
 
 def _whose(table: object) -> str:
