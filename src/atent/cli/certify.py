@@ -1,17 +1,26 @@
 """`atent certify`."""
 
 import math
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from atent.cli.options import Fields, TargetOptions
 from atent.errors import UserError
 
+if TYPE_CHECKING:
+    from atent.smoothing.stopping import Smoothing
+
 
 def certify(
     target: TargetOptions,
-    sigma: Annotated[float, typer.Option(help="Standard deviation of the noise, in pixels.")],
+    sigma: Annotated[
+        float | None,
+        typer.Option(
+            help="Standard deviation of the noise, in pixels. Default: `smooth` of the recipe.", show_default=False
+        ),
+    ] = None,
     n: Annotated[
         int, typer.Option("--n", help="Draws of the noise that bound the class's probability, at most.")
     ] = 100_000,
@@ -63,19 +72,23 @@ def certify(
     from atent.report.brackets import print_bracket
     from atent.report.terminal import print_certified
     from atent.smoothing.smoothed import Smoothed
-    from atent.smoothing.stopping import Smoothing
     from atent.storage.brackets import read_bracket
     from atent.storage.certificates import read_certified
     from atent.threat import Threat
 
     asked, threats = _radii(radii), [Threat.parse(text) for text in threat or []]
-    plain = Smoothing(sigma, n0, n, alpha)  # refuses bad settings before any work
-    plain.check_radii([*asked, *(ball.eps for ball in threats)])
+    settle = partial(_settle, n0=n0, n=n, alpha=alpha, radii=[*asked, *(ball.eps for ball in threats)])
+    if sigma is not None:
+        settle(sigma)  # refuses bad settings before any work
     if attack is None and (settings or draws):
         given = f"--set {settings[0]}" if settings else f"--draws {draws}"
         raise UserError(f"{given} without --attack; allowed: with --attack NAME, such as --attack smooth-pgd")
     choice = choose_attacks(attack, settings or [], None) if attack else None
     opened, device = target.open()
+    sigma = opened.smooth if sigma is None else sigma
+    if not sigma:
+        raise UserError(f"{target.target} was not trained to be smoothed, so --sigma must be given, such as .25")
+    plain = settle(sigma)
     found = every_image(opened, every, examples)
     how, goals = plan_certificates(plain, asked, threats, found.images.shape.image, exact_n)
     check_deterministic(found.network, found.images, device)  # before anything is printed
@@ -91,6 +104,15 @@ def certify(
     if choice and choice.one:
         how_many = {"draws": draws or DRAWS, "batch": batch}
         print_bracket(read_bracket(bracket_target(found, path, choice.one, choice.settings, **how_many, device=device)))
+
+
+def _settle(sigma: float, n0: int, n: int, alpha: float, radii: list[float]) -> "Smoothing":
+    """The settings of the certificates; those that cannot prove these radii are refused."""
+    from atent.smoothing.stopping import Smoothing
+
+    found = Smoothing(sigma, n0, n, alpha)
+    found.check_radii(radii)
+    return found
 
 
 def _radii(text: str | None) -> list[float]:
