@@ -27,6 +27,7 @@ from atent.cli import (
     show,
     train,
     verify,
+    zoo,
 )
 from atent.cli.options import TargetOptions
 from atent.errors import Interrupted, LostProcess, ThreatWarning, UserError
@@ -40,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train image classifiers that are robust to adversarial attacks, attack them, and certify them.\n\n"
-    "Start with: atent train demo, then atent attack runs/demo.",
+    "Start with: atent attack zoo:mnist-linf, or atent train demo, then atent attack runs/demo.",
 )
 
 
@@ -68,6 +69,7 @@ app.command("report", short_help="Write a report of runs as one HTML file.")(rep
 app.command("verify", short_help="Check again what the rows of a run claim.")(verify.verify)
 app.command("reproduce", short_help="Make a table or figure of the ATENT paper.")(reproduce.reproduce)
 app.command("export", short_help="Write a network for other programs: Hugging Face, ONNX.")(export.export)
+app.command("zoo", short_help="List pretrained networks, or print a model card.")(zoo.zoo)
 app.command("list", short_help="List recipes, models, methods and data sets.")(lists.list_names)
 
 data_app = typer.Typer(help="Download data sets, or list them.", rich_markup_mode=None)

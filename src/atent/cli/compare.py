@@ -7,7 +7,9 @@ import typer
 
 from atent.errors import UserError
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders with rows alone.")]
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Run folders, folders with rows alone, or zoo:NAME.")
+]
 Against = Annotated[
     Path | None,
     typer.Option(metavar="RUN", help="The run to compare the others with. Default: the first.", show_default=False),
@@ -30,7 +32,9 @@ def compare(
     """
     from atent.report.compare import compare as compared
     from atent.report.differences import comparison_csv, comparison_latex, comparison_markdown, print_comparison
+    from atent.zoo.index import rows_folder
 
+    runs, against = [rows_folder(run) for run in runs], against and rows_folder(against)
     given = {"--markdown": markdown, "--latex": latex, "--csv": as_csv}
     chosen = [option for option, is_given in given.items() if is_given]
     if len(chosen) > 1:

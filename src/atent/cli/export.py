@@ -9,7 +9,7 @@ from atent.cli.options import DataDir, ModelName
 
 
 def export(
-    run: Annotated[str, typer.Argument(help="A run folder, or a checkpoint of atent.")],
+    run: Annotated[str, typer.Argument(help="A run folder, a checkpoint of atent, or zoo:NAME.")],
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write to; other files in it are left alone.")],
     onnx: Annotated[bool, typer.Option("--onnx", help="Also model.onnx; needs the extra `export`.")] = False,
     program: Annotated[bool, typer.Option("--torch-export", help="Also model.pt2, by torch.export.")] = False,

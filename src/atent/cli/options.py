@@ -126,7 +126,10 @@ class TargetOptions:
 
     target: Annotated[
         str,
-        typer.Argument(help="A run folder, a weights file with --model, or package.module:function with --data."),
+        typer.Argument(
+            help="A run folder, zoo:NAME (atent zoo), a weights file with --model, or package.module:function with "
+            "--data."
+        ),
     ]
     out: Annotated[Path | None, typer.Option(help="Folder for the rows. Default: the run's, or a new one.")] = None
     data: DataName = None

@@ -21,6 +21,7 @@ def report(
     """
     from atent.page.write import write_report
     from atent.report.terminal import tell
+    from atent.zoo.index import rows_folder
 
-    path = write_report(runs, out)
+    path = write_report([rows_folder(run) for run in runs], out)
     tell(f"report: {path} ({path.stat().st_size / 1e6:.2f} MB)")

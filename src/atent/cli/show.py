@@ -10,7 +10,8 @@ from atent.errors import UserError, unknown
 
 def show(
     targets: Annotated[
-        list[str], typer.Argument(help="Run folders, or one recipe or method, by its name; a recipe also by its path.")
+        list[str],
+        typer.Argument(help="Run folders or zoo:NAME; or one recipe or method by its name, a recipe also by its path."),
     ],
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables in Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON, one record each.")] = False,
@@ -29,6 +30,7 @@ def show(
     from atent.cli.explain import explain, methods
     from atent.recipe import load_recipe
     from atent.storage.recipe_files import RENAMED, recipe_names, recipe_text
+    from atent.zoo.index import is_zoo, rows_folder
 
     given = {"--markdown": markdown, "--json": as_json, "--csv": as_csv, "--toml": toml, "--remove": remove}
     chosen = [option for option, is_given in given.items() if is_given]
@@ -39,6 +41,7 @@ def show(
     if remove:
         _remove([Path(target) for target in targets])
         return
+    targets = [str(rows_folder(target)) if is_zoo(target) else target for target in targets]
     name = targets[0]
     if name in RENAMED:
         raise UserError(f"{name} is now called {RENAMED[name]}")

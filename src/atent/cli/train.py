@@ -22,7 +22,7 @@ def train(
     ] = False,
     settings: Settings = None,
     weights: Annotated[
-        Path | None, typer.Option(help="Start from these weights: a run folder, .safetensors or .pt file.")
+        Path | None, typer.Option(help="Start from these weights: a run folder, zoo:NAME, .safetensors or .pt file.")
     ] = None,
     reset: Annotated[
         list[str] | None,

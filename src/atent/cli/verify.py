@@ -10,7 +10,7 @@ from atent.errors import UserError
 
 
 def verify(
-    run: Annotated[Path, typer.Argument(help="A run folder with rows.")],
+    run: Annotated[Path, typer.Argument(help="A run folder with rows, or zoo:NAME.")],
     data_dir: DataDir = None,
     model: ModelName = None,
     trust: Annotated[
@@ -32,7 +32,9 @@ def verify(
     from atent.report.terminal import print_results, tell
     from atent.verification.verify import sentences
     from atent.verification.verify import verify as verified
+    from atent.zoo.index import rows_folder
 
+    run = rows_folder(run)
     if not run.is_dir():
         raise UserError(f"{run}: there is no such folder; allowed: a run folder")
     prepare(threads)

@@ -67,9 +67,7 @@ def default_data_dir() -> Path:
 
 def find_file(name: str, file: str, md5: str, data_dir: Path | None) -> bytes:
     """The uncompressed content of a file (gzipped or not on disk), checked against its published sum."""
-    root = PACKAGED if name == "mnist-small" else data_dir or default_data_dir()
-    candidates = [folder / (file + end) for folder in (root / name, root) for end in ("", ".gz")]
-    path = next((path for path in candidates if path.is_file()), None)
+    root, path = _root(name, data_dir), _path_of(name, file, data_dir)
     if path is None:
         raise UserError(
             f"{name}: no file {file} or {file}.gz in {root / name} or {root}; "
@@ -82,6 +80,22 @@ def find_file(name: str, file: str, md5: str, data_dir: Path | None) -> bytes:
     if not has_sum(content, md5):
         raise UserError(f"{name}: {path} is damaged or another file: the md5 sum of its content is not {md5}")
     return content
+
+
+def is_fetched(name: str, data_dir: Path | None = None) -> bool:
+    """Whether all test files of a published data set are there."""
+    return all(_path_of(name, file, data_dir) for file in SOURCES[name].files["test"])
+
+
+def _root(name: str, data_dir: Path | None) -> Path:
+    return PACKAGED if name == "mnist-small" else data_dir or default_data_dir()
+
+
+def _path_of(name: str, file: str, data_dir: Path | None) -> Path | None:
+    """Where a file of a data set is, gzipped or not; None if it is not there."""
+    root = _root(name, data_dir)
+    candidates = (folder / (file + end) for folder in (root / name, root) for end in ("", ".gz"))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def has_sum(content: bytes, md5: str) -> bool:

@@ -13,17 +13,20 @@ from atent import __version__
 from atent.data.dataset import DataSet, open_data
 from atent.data.given import GIVEN
 from atent.data.images import Images
+from atent.data.published import SOURCES, is_fetched
 from atent.errors import UserError, unknown
-from atent.evaluation.trained import check_trusted, find_weights, is_function, load_network
+from atent.evaluation.trained import check_trusted, find_weights, is_function, load_network, run_of
 from atent.methods import readable
 from atent.models import Shape
 from atent.models.accelerated import Accelerated, Precision, accelerated
 from atent.models.build import build_trained
 from atent.models.weights import weights_hash
 from atent.network import unwrap_logits
+from atent.progress import say
 from atent.recipe import Recipe
 from atent.smoothing.smoothed import Smoothed
 from atent.storage.run import Run
+from atent.zoo.index import entry_of, is_zoo, own_folder
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,9 @@ def open_target(
     device: torch.device | str = "cpu",
     trust: bool = False,
 ) -> Target:
-    """Load a run folder's best weights, or a weights file; a foreign file's model and data must be named.
+    """Load a run folder's best weights, `zoo:NAME`, or a weights file; a foreign file's model and data must be named.
 
+    A pretrained network of MNIST gets the packaged part of it where MNIST was not fetched.
     A `package.module:function` that only the file names is imported and called with `trust`, else refused.
     Or call `package.module:function`, which returns a network with its weights; its data must be named.
     """
@@ -98,15 +102,18 @@ def open_target(
         check_trusted(recipe.model, path, trust, f"name it yourself with --model {recipe.model!r}")
     build = model or (recipe.model if recipe else None)
     where = data or (recipe.data if recipe else None)
+    if is_zoo(path):
+        where = _of_zoo(path, model, data, data_dir)
     if build is None or where is None:
         raise UserError(f"{path} does not say what it is, so {'--model' if build is None else '--data'} must be given")
-    run = Run(path if path.is_dir() else path.parent)
-    images, shown = _test_images(where, data_dir, resize, white, recipe, run)
+    images, shown = _test_images(where, data_dir, resize, white, recipe, run_of(path, weights))
     images = images.first(examples)
     network, digest = load_network(build, recipe, weights, images.shape, device)
     unwrap_logits(network)
     folder = path if path.is_dir() else Path("runs") / f"{path.stem}-{digest[:6]}"
     called = build if isinstance(build, str) else type(build).__name__
+    if is_zoo(path):
+        folder, called = own_folder(path), str(path)
     threat, smooth = (recipe.threat, recipe.smooth) if recipe else (None, 0.0)
     return Target(network, digest, called, images, where, threat, folder, shown, smooth)
 
@@ -139,7 +146,21 @@ def open_network(
     weights, recipe = find_weights(Path(name))
     if recipe and recipe.model != model:
         check_trusted(recipe.model, Path(name), trust, "give a package.module:function that makes it with its weights")
+    model = entry_of(model).model if is_zoo(model) else model
     return load_network(recipe.model if recipe else model, recipe, weights, shape, device)[0]
+
+
+def _of_zoo(name: Path, model: str | nn.Module | None, data: str | None, data_dir: Path | None) -> str:
+    """The data of a pretrained network: what it was trained on or, where that was not fetched, its packaged part."""
+    if model is not None:
+        raise UserError(f"--model {model} with {name}, which has its own network")
+    trained_on = entry_of(name).data
+    small = f"{trained_on}-small"
+    if data or data_dir or small not in SOURCES or is_fetched(trained_on):
+        return data or trained_on
+    count = SOURCES[small].counts[1]
+    say(f"{trained_on} was not fetched (atent data fetch {trained_on}): taking the {count:,} test images of {small}")
+    return small
 
 
 def _open_function(

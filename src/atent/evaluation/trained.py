@@ -15,6 +15,7 @@ from atent.models.weights import load_weights
 from atent.recipe import Recipe, parse_recipe, recipe_of
 from atent.storage.files import load_tensors
 from atent.storage.run import Run
+from atent.zoo.index import is_zoo, weights_file
 
 
 @readable
@@ -29,7 +30,7 @@ def load(
     """The network of a run with its best weights, in eval mode. It takes pixels in [0, 1] and returns logits.
 
     Args:
-        run: A run folder, or a checkpoint of ours.
+        run: A run folder, a checkpoint of ours, or `zoo:NAME`, a pretrained network (`atent zoo` lists them).
         model: The network if it was trained as an object, or its `package.module:function`. An object gets the weights.
         data_dir: The folder of the data set. It is read only if its images are an .npz file, for their shape.
         device: Where to put the network.
@@ -41,18 +42,27 @@ def load(
         raise UserError(f"{path} is no run or checkpoint of atent; atent.open_target opens other files, with model=...")
     if not model:
         check_trusted(recipe.model, path, trust, f"name it yourself with model={recipe.model!r}")
-    shape = shape_of(recipe, Run(path if path.is_dir() else path.parent), data_dir)
+    shape = shape_of(recipe, run_of(path, weights), data_dir)
     return load_network(model or recipe.model, recipe, weights, shape, device)[0]
 
 
 def find_weights(path: Path) -> tuple[Path, Recipe | None]:
-    """The file with the weights, and the recipe if it is a run or a checkpoint of ours."""
+    """The file with the weights, and the recipe if it is a run, a checkpoint of ours or `zoo:NAME`."""
+    if is_zoo(path):
+        stored = weights_file(path)
+        return stored, recipe_inside(stored)
     weights = Run(path).best if path.is_dir() else path
     if not weights.is_file():
         raise UserError(
-            f"no weights at {weights}; expected a run folder of atent train, a weights file, or package.module:function"
+            f"no weights at {weights}; expected a run folder of atent train, a weights file, zoo:NAME, or "
+            f"package.module:function"
         )
     return weights, recipe_of(Run(path)) if path.is_dir() else recipe_inside(path)
+
+
+def run_of(path: Path, weights: Path) -> Run:
+    """The run that weights belong to: a folder, or that of their file."""
+    return Run(path if path.is_dir() else weights.parent)
 
 
 def recipe_inside(weights: Path) -> Recipe | None:
@@ -96,4 +106,4 @@ def load_network(
 
 
 def is_function(name: str | Path) -> bool:
-    return ":" in str(name) and not Path(name).exists()
+    return ":" in str(name) and not is_zoo(name) and not Path(name).exists()

@@ -13,14 +13,16 @@ from atent.models.outside import pretrained_model
 from atent.models.standardize import NEW, OLD, parts_of, rename_parts
 from atent.storage.files import load_tensors, take_part
 from atent.storage.run import Run
+from atent.zoo.index import is_zoo, weights_file
 
 _WRAPPED = ("state_dict", "model_state_dict", "model")  # the usual keys of the weights in files of training scripts
 _PREFIX = "module."  # DataParallel's
 
 
 def load_weights(model: nn.Module, path: Path, reset: Iterable[str] = ()) -> str:
-    """Load the best weights of a run, a safetensors file or a `.pt` state_dict into the model; return their sha256.
+    """Load the weights of a run, of `zoo:NAME`, a safetensors file or a `.pt` state_dict into the model.
 
+    Returns their sha256. Weights in half precision are cast to the model's, float32.
     Layers named in `reset` keep their weights; all others must be in the file with the same shapes.
     """
     return _load_named(model, read_weights(path), str(path), reset)
@@ -70,10 +72,12 @@ def _misfit(where: str, name: str, reason: str, start: str) -> UserError:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors in a weights file or a run folder, by name."""
+    """The tensors in a weights file, a run folder or `zoo:NAME`, by name."""
+    if is_zoo(path):
+        path = weights_file(path)
     path = Run(path).best if path.is_dir() else path
     if not path.is_file():
-        raise UserError(f"no weights at {path}; expected a run folder of atent train, or a weights file")
+        raise UserError(f"no weights at {path}; expected a run folder of atent train, a weights file, or zoo:NAME")
     if path.suffix == ".safetensors":
         return take_part(load_tensors(path)[0], "")
     if path.suffix in (".pt", ".pth"):

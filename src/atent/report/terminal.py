@@ -58,7 +58,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> "Table":
     return table
 
 
-def _fits(columns: list[str], rows: list[list[str]]) -> bool:
+def fits(columns: list[str], rows: list[list[str]]) -> bool:
     """Whether the table is not wider than the terminal."""
     from rich.measure import Measurement
 
@@ -82,7 +82,7 @@ def print_results(lines: "Sequence[Result]") -> None:
 def _print_part(lines: "Sequence[Result]", splits: list[str]) -> None:
     """One table, or, while it is too wide, one for each value of the next field of `splits`."""
     title, columns, rows = _tabulated(lines)
-    if _fits(columns, rows) or not splits:
+    if fits(columns, rows) or not splits:
         print_table(title, columns, rows)
         return
     field, *others = splits

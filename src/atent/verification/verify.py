@@ -1,8 +1,7 @@
 """Verify a run folder: every file of rows, the weights, the images and the saved points."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,8 @@ import torch
 
 from atent.errors import UserError
 from atent.evaluation.estimate import draw_order
-from atent.evaluation.target import Target, in_precision, open_target, smooth_target
+from atent.evaluation.target import Target, in_precision, smooth_target
 from atent.network import borrowed, repeat
-from atent.recipe import parse_recipe
-from atent.storage.files import load_tensors, read_json
 from atent.storage.points import read_points
 from atent.storage.removal import KINDS
 from atent.storage.row_file import RowFile
@@ -24,8 +21,8 @@ from atent.storage.samples import SAMPLE
 from atent.threat import Threat
 from atent.verification.points import label_faults, point_faults, prediction_faults
 from atent.verification.rows import name_faults, row_faults, shown
-
-Opener = Callable[[str | None], Target]
+from atent.verification.weights import OWN, Opener, named_networks, network_of, opener, weight_faults, zoo_faults
+from atent.zoo.index import is_zoo
 
 
 @dataclass
@@ -55,48 +52,31 @@ def verify(
 ) -> Iterator[Checked]:
     """Check every file of rows of a run folder, one after the other, and first the weights.
 
-    The network is opened as `atent attack` opens it. Without weights or data, only what the rows state is checked.
+    The network is opened as `atent attack` opens it, also one of the zoo that rows name. Without weights or data,
+    only what the rows state is checked.
     """
     files = [(kind, path) for kind in KINDS.values() for path in sorted((folder / kind.folder).glob("*.jsonl"))]
     if not files:
         raise UserError(f"{folder} has no rows to verify; expected a run folder of atent attack or certify")
-    weights = Checked(Run(folder).best)
-    opened = cache(partial(_open, folder, model=model, data_dir=data_dir, device=device, trust=trust))
-    if not weights.path.exists():
-        weights.unchecked.append("no weights in the folder, so neither their hash nor predictions can be checked")
-    else:
-        weights.add("content", _weight_faults(folder))
-    yield weights
+    how = {"data_dir": data_dir, "device": device}
+    names, opened = named_networks(path for _, path in files), dict[str, Opener]()
+    own = Checked(Run(folder).best)
+    if own.path.exists() and own.add("content", weight_faults(folder)):
+        opened[OWN] = opener(folder, model=model, trust=trust, **how)
+    elif OWN in names and not own.faults:
+        own.unchecked.append("no weights in the folder, so neither their hash nor predictions can be checked")
+    if own.path.exists() or OWN in names:
+        yield own
+    for name in sorted(names - {OWN}):
+        stored = Checked(Path(name))
+        if stored.add("sha256", zoo_faults(name)):
+            opened[name] = opener(Path(name), **how)
+        yield stored
     for kind, path in files:
-        yield _verify_file(kind, path, opened if weights.passed else None, device)
+        yield _verify_file(kind, path, opened, device)
 
 
-def _open(folder: Path, data: str | None, **how: Any) -> Target:
-    return open_target(folder, data=data, **how)
-
-
-def _weight_faults(folder: Path) -> Iterator[str]:
-    """The file matches its checksum, and was trained with the recipe of the folder."""
-    run = Run(folder)
-    try:
-        recorded = load_tensors(run.best)[1].get("recipe")
-        if recorded and run.recipe_file.exists():
-            other = _different_keys(read_json(run.recipe_file), recorded, run)
-            if other:
-                yield f"its recipe is not that of {run.recipe_file.name}: {', '.join(other)} differ"
-    except (UserError, ValueError, OSError) as error:
-        yield str(error)
-
-
-def _different_keys(ours: dict[str, Any], recorded: dict[str, Any], run: Run) -> list[str]:
-    """The keys in which two recipes differ, epochs aside; keys that an older version did not have are completed."""
-    recorded = {**recorded, "epochs": ours.get("epochs")}
-    if recorded == ours:
-        return []
-    return parse_recipe(ours, str(run.recipe_file), make="ours").different(parse_recipe(recorded, str(run.best)))
-
-
-def _verify_file(kind: Kind[Any], path: Path, opened: Opener | None, device: torch.device | str) -> Checked:
+def _verify_file(kind: Kind[Any], path: Path, opened: Mapping[str, Opener], device: torch.device | str) -> Checked:
     checked = Checked(path)
     try:
         content = RowFile(kind, path).read()
@@ -114,10 +94,10 @@ def _verify_file(kind: Kind[Any], path: Path, opened: Opener | None, device: tor
     checked.add("rows", row_faults(kind, content.header, content.rows))
     if kind is SAMPLE:
         checked.add("order", _order_faults(path, content, checked))
-    if opened is None:
+    if (network := opened.get(network_of(content.header))) is None:
         return checked
     try:
-        _with_network(kind, path, content, opened, checked, device)
+        _with_network(kind, path, content, network, checked, device)
     except UserError as error:
         checked.unchecked.append(f"labels and predictions: {error}")
     return checked
@@ -165,7 +145,7 @@ def _with_network(
     kind: Kind[Any], path: Path, content: Content[Any], opened: Opener, checked: Checked, device: torch.device | str
 ) -> None:
     header, rows = content.header, content.rows
-    target = opened(None)
+    target = opened(header["data"] if is_zoo(header["model"]) else None)
     if target.data != header["data"]:
         target = opened(header["data"])
     if not checked.add("weights", _identity_faults(target, header)) or not rows:
@@ -216,7 +196,7 @@ def _points(path: Path, checked: Checked) -> Any:
 def _identity_faults(target: Target, header: Any) -> Iterator[str]:
     """The rows are of this network and of these images."""
     if header["weights"] != target.weights:
-        yield f"rows of another network: weights {header['weights'][:8]}, but the run has {target.weights[:8]}"
+        yield f"rows of another network: weights {header['weights'][:8]}, but the network has {target.weights[:8]}"
     if header.get("images", "") != target.digest:
         digests = (header.get("images", "")[:8] or "none", target.digest[:8] or "none")
         yield f"rows of other images: digest {digests[0]}, but that of the data is {digests[1]}"

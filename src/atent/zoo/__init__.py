@@ -1,0 +1,1 @@
+"""Pretrained networks that come with the package: weights in half precision, an index and a model card each."""
