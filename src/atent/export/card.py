@@ -30,12 +30,18 @@ class Described:
     parameters: int
     found: Sequence[Record]
     licence: str | None = None
+    opened: str = "model.safetensors"  # how a user names the network
 
     def card(self) -> str:
         """Markdown after a YAML header, as the Hugging Face Hub reads it."""
         parts = [self._header(), f"# {self.name}", self._what(), "## Use", self._use(), "## Accuracy", self._accuracy()]
         parts += ["## Limits", "\n".join(f"- {limit}" for limit in self._limits())]
         parts += ["## Training", self._training()]
+        if self.licence:
+            parts += [
+                "## Licence",
+                f"Of the weights: {self.licence}. It does not cover the images of {self.recipe.data}.",
+            ]
         return "\n\n".join(parts) + "\n"
 
     def _header(self) -> str:
@@ -72,8 +78,10 @@ class Described:
         )
 
     def _use(self) -> str:
-        python = "import atent\n\nnetwork = atent.load('model.safetensors')  # a torch.nn.Module in eval mode"
-        command = f"atent attack model.safetensors --threat {self.recipe.threat} --suite strong"
+        python = f"import atent\n\nnetwork = atent.load('{self.opened}')  # a torch.nn.Module in eval mode"
+        command = f"atent attack {self.opened} --threat {self.recipe.threat} --suite strong"
+        if self.recipe.smooth:
+            command = f"atent certify {self.opened} --sigma {self.recipe.smooth:g} --examples 100"
         return f"```python\n{python}\n```\n\n```sh\n{command}\n```"
 
     def _accuracy(self) -> str:
@@ -84,6 +92,8 @@ class Described:
 
     def _limits(self) -> Iterable[str]:
         yield f"The accuracies hold for {self.recipe.data} and the threats listed, and for no other change of an image."
+        if self.recipe.smooth:
+            yield f"Certificates hold for the smoothed network: `atent.Smoothed(network, {self.recipe.smooth:g})`."
         if not any(record["kind"] == "certificate" for record in self.found):
             yield "No accuracy is certified: a stronger attack may find more."
         methods = " ".join(str(record["method"]).lower() for record in self.found)
@@ -96,13 +106,10 @@ class Described:
         return f"<details><summary>Every setting</summary>\n\n```json\n{settings}\n```\n\n</details>"
 
 
-def described(
-    run: Path, name: str, recipe: Recipe, weights: str, image: tuple[int, int, int], classes: Sequence[str], **more: Any
-) -> Described:
-    """A network with the results of its run folder that are of these weights."""
+def results_of(run: Path, weights: str) -> list[Record]:
+    """The results of a run folder that are of these weights. Brackets are left out: a side of them is a certificate."""
     every = records(finished(run), estimates(run), certified(run), brackets(run))
-    mine = [one for one in every if one["weights"] == weights and one["kind"] != "bracket"]
-    return Described(name, recipe, weights, image, classes, found=mine, **more)
+    return [one for one in every if one["weights"] == weights and one["kind"] != "bracket"]
 
 
 def data_name(data: str) -> str:

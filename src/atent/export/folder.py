@@ -10,8 +10,8 @@ from atent import __version__
 from atent.data.dataset import load as load_images
 from atent.data.published import SOURCES
 from atent.errors import UserError
-from atent.evaluation.trained import check_trusted, find_weights, load_network, shape_of
-from atent.export.card import described, without_places
+from atent.evaluation.trained import check_trusted, find_weights, load_network, run_of, shape_of
+from atent.export.card import Described, results_of, without_places
 from atent.export.formats import IMAGES, write_onnx, write_program
 from atent.export.robustbench import missing, model_info
 from atent.methods import readable
@@ -20,6 +20,7 @@ from atent.network import Shape
 from atent.randomness import derive
 from atent.storage.files import save_tensors, write_atomically, write_json
 from atent.storage.run import Run
+from atent.zoo.index import as_record, entry_of, is_zoo, name_of
 
 
 @readable
@@ -42,9 +43,9 @@ def export_run(
     `model.pt2` of torch.export, `robustbench` adds `robustbench.json`. The same call updates the folder.
 
     Args:
-        run: A run folder, or a checkpoint of ours. The card has the results of its folder.
+        run: A run folder, or a checkpoint of ours; the card has the results of its folder. Or `zoo:NAME`.
         to: The folder to write to. Other files in it are left alone.
-        name: The name on the card. Default: that of the run folder.
+        name: The name on the card. Default: that of the run folder, or NAME.
         licence: The identifier of a licence for the card, such as `mit`.
         onnx: Whether to write ONNX; needs the extra `export`.
         program: Whether to write what torch.export makes.
@@ -59,16 +60,16 @@ def export_run(
         raise UserError(f"{path} is no run or checkpoint of atent; atent export needs its recipe")
     if not model:
         check_trusted(recipe.model, path, trust, f"name it yourself with --model {recipe.model!r}")
-    source = Run(path if path.is_dir() else path.parent)
+    source = run_of(path, weights)
     shape = shape_of(recipe, source, data_dir)
     network, digest = load_network(model or recipe.model, recipe, weights, shape, "cpu")
     classes = _classes(recipe.data, source, shape)
     parameters = sum(parameter.numel() for parameter in network.parameters())
-    called = name or source.folder.resolve().name
+    called = name or (name_of(path) if is_zoo(path) else source.folder.resolve().name)
     shared = without_places(recipe)
-    about = described(
-        source.folder, called, shared, digest, shape.image, classes, parameters=parameters, licence=licence
-    )
+    published = map(as_record, entry_of(path).results) if is_zoo(path) else None
+    found = results_of(source.folder, digest) if published is None else list(published)
+    about = Described(called, shared, digest, shape.image, classes, parameters, found, licence)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -15,6 +15,7 @@ from atent.methods import is_imported, parse_setting, written_out
 from atent.models import MODELS, is_users
 from atent.page.gather import Found
 from atent.storage.run import Run
+from atent.zoo.index import is_zoo, name_of, read_index
 
 FLAGS = ("--compile", "--stream", "--in-memory", "--tensorboard")  # options of atent train without a value
 
@@ -59,9 +60,16 @@ def _attack(found: Found, header: Mapping[str, Any], words: Sequence[str]) -> st
     if not (start := _target(found, header, "attack")) or not words:
         return ""
     smooth = ["--smooth", f"{header['smooth']}", "--draws", str(header["draws"])] if "smooth" in header else []
-    if not smooth and found.recipe.get("smooth"):
+    if not smooth and (_zoo_noise(header) or found.recipe.get("smooth")):
         smooth = ["--smooth", "0"]
     return f"{start} {shlex.join([*words, '--threat', header['threat'], *smooth, *_amp(header)])}"
+
+
+def _zoo_noise(header: Mapping[str, Any]) -> float:
+    """The noise that a pretrained network is attacked with by default; 0 if it is none, or not known any more."""
+    known = read_index() if is_zoo(header["model"]) else {}
+    entry = known.get(name_of(header["model"]))
+    return entry.smooth if entry else 0.0
 
 
 def _amp(header: Mapping[str, Any]) -> list[str]:
@@ -104,6 +112,8 @@ def _certify(found: Found, header: Mapping[str, Any], more: Sequence[str] = ()) 
 def _target(found: Found, header: Mapping[str, Any], command: str) -> str:
     """The command up to its target. Empty if the rows are of objects in Python, which no command can name."""
     model, data = str(header["model"]), str(header["data"])
+    if is_zoo(model):
+        return shlex.join(["atent", command, model, "--data", data])
     if data.endswith(GIVEN) or not (model in MODELS or is_imported(model)):
         return ""
     if not found.recipe:
