@@ -1,11 +1,12 @@
-# make demo: train, attack, compare and report, under five minutes on two cores after the install. make test: all tests
-# but those of `make slow`, which takes minutes. make look: screenshots of the demo's reports, with Chromium.
-# make docs: the documentation as a website, in site/. Each sets up .venv by itself.
+# make try: attack a pretrained network and write a report, in seconds after the install. make demo: train, attack,
+# compare and report, under five minutes on two cores. make test: all tests but those of `make slow`, which takes
+# minutes. make look: screenshots of the reports, with Chromium. make docs: the documentation as a website, in site/.
+# make readme: tables, picture and model cards from rows. Each sets up .venv by itself.
 PYTHON ?= python3
 BIN := .venv/bin
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: setup demo look test slow lint types docs readme clean
+.PHONY: setup try demo look test slow lint types docs readme clean
 
 setup: .venv/ready
 
@@ -14,6 +15,10 @@ setup: .venv/ready
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,attacks,report,export]'
 	touch $@
+
+try: setup
+	$(BIN)/atent attack zoo:mnist-linf --data mnist-small --examples 200 --set steps=20 --save-images
+	@$(BIN)/atent report zoo:mnist-linf --out runs/zoo-mnist-linf/report.html
 
 demo: setup
 	$(BIN)/atent train demo
@@ -26,7 +31,7 @@ demo: setup
 	@$(BIN)/atent report runs/demo runs/demo-plain --out runs/demo/compared.html
 
 look:
-	$(PYTHON) scripts/look.py $(wildcard runs/demo/*.html report.html) --out runs/shots
+	$(PYTHON) scripts/look.py $(wildcard runs/zoo-*/*.html runs/demo/*.html report.html) --out runs/shots
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist worksteal
@@ -45,6 +50,7 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 readme: setup
+	$(BIN)/python scripts/fill_zoo.py --cards
 	$(BIN)/python scripts/fill_tables.py
 	$(BIN)/python scripts/robustness_curve.py
 

@@ -10,6 +10,7 @@ import ablation
 import robustness_curve
 import side_by_side
 
+from atent.cli.zoo import COLUMNS, cells
 from atent.evaluation.estimate import estimates
 from atent.report.brackets import bracket_markdown
 from atent.report.tables import Result, certified_markdown, markdown, results
@@ -17,6 +18,7 @@ from atent.report.terminal import print_results
 from atent.storage.brackets import brackets
 from atent.storage.certificates import certified
 from atent.storage.files import read_rows
+from atent.zoo.index import read_index
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -85,6 +87,13 @@ def compared() -> str:
     return side_by_side.table(COMPARED, RESULTS / "trades-authors")
 
 
+def pretrained() -> str:
+    """The networks of the zoo, each with a link to its card."""
+    head = f"| {' | '.join(COLUMNS)} |\n|---|---|---|---|---:|---:|---:|---|"
+    lines = [[f"[`{name}`](../src/atent/zoo/{name}.md)", *cells(entry)] for name, entry in read_index().items()]
+    return "\n".join([head, *(f"| {' | '.join(line)} |" for line in lines)])
+
+
 def networks() -> list[Path]:
     return sorted(folder for folder in RESULTS.iterdir() if folder.is_dir() and folder != COMPARED)
 
@@ -104,6 +113,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "two-sided": two_sided,
     },
     "docs/atent.md": {"ablation": ablated, "our result": result_sentence("atent")},
+    "docs/zoo.md": {"networks": pretrained},
     "docs/standard.md": {"our result": result_sentence("sgd")},
     **{
         f"docs/{name}.md": {"our result": result_sentence(name)}

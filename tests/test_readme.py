@@ -18,7 +18,9 @@ from atent.defenses.cost import passes_per_image
 from atent.evaluation.suites import SUITES
 from atent.optim.outside import make_rates
 from atent.recipe import load_recipe
+from atent.zoo.index import read_index
 from test_cli import atent
+from toy_zoo import toy_zoo
 from toys import own_folder
 
 ROOT = Path(__file__).parents[1]
@@ -55,6 +57,8 @@ def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     lines = [line.partition("#")[0] for page in COMMAND_PAGES for line in shell_lines(page)]
     commands = dict.fromkeys(line.strip() for line in lines if line.startswith("atent "))  # each once
     assert len(commands) >= 20
+    if (named := zoo_names(" ".join(commands))) - read_index().keys():  # stand-ins where one is not stored yet
+        toy_zoo(monkeypatch, tmp_path / "toys", *sorted(named))
     for command in commands:
         words = command.replace("--data mnist ", "--data mnist-small ")
         if words.startswith("atent data fetch"):  # tests do not download
@@ -73,6 +77,28 @@ def test_commands_run_at_smoke_size(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (opens,) = blocks("python", (ROOT / "docs" / "commands.md").read_text(encoding="utf-8"))
     exec(opens, names)  # what the commands trained
     assert 0 <= names["accuracy"] <= 1
+
+
+def zoo_names(text: str) -> set[str]:
+    """The pretrained networks that commands name."""
+    return set(re.findall(r"zoo[: ](\w+-\w+)", text))
+
+
+def test_make_try_ends_with_a_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The front page's first command, on fewer images: nothing is fetched, and the report has attacked images."""
+    assert blocks("sh")[0].splitlines()[0] == "make try"
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    lines = makefile.partition("\ntry: setup\n")[2].partition("\n\n")[0].splitlines()
+    commands = [line.partition("$(BIN)/atent ")[2] for line in lines]
+    monkeypatch.setenv("ATENT_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    if (named := zoo_names(" ".join(commands))) - read_index().keys():
+        toy_zoo(monkeypatch, tmp_path / "toys", *sorted(named))
+    for command in commands:
+        smoke = " --examples 60 --set steps=3 --threads 1" if command.startswith("attack") else ""
+        assert atent(*shlex.split(command + smoke)) == 0, command
+    (page,) = Path("runs").glob("zoo-*/report.html")
+    assert "data:image/png;base64," in page.read_text(encoding="utf-8")
 
 
 def test_the_three_commands_for_own_data_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

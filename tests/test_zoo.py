@@ -142,7 +142,7 @@ def test_a_smoothed_network_is_certified_with_its_own_noise(
 ) -> None:
     few = ["--n", 20, "--radii", "0,.1", "--examples", 3, "--threads", 1]
     assert atent("certify", "zoo:toy-smooth", *few, "--data", "mnist-small", "--out", "results/toy-smooth") == 0
-    assert "sigma 0.25" in capsys.readouterr().out
+    assert "sigma 0.5" in capsys.readouterr().out
     assert_refused(capsys, ["zoo:toy", "--sigma must"], "certify", "zoo:toy", *few, "--data", "mnist-small")
     index_before = read_index()
     assert toys.fill_cards() == ["zoo:toy: 0 results", "zoo:toy-smooth: 2 results"]
@@ -156,7 +156,7 @@ def test_a_smoothed_network_is_certified_with_its_own_noise(
     assert atent("zoo", "toy-smooth") == 0
     card = capsys.readouterr().out
     assert card.startswith("# toy-smooth\n")
-    assert "| certified, smoothed with sigma 0.25, n 20, alpha 0.001 | l2:0.1 | 3 |" in card
+    assert "| certified, smoothed with sigma 0.5, n 20, alpha 0.001 | l2:0.1 | 3 |" in card
     assert "## Licence\n\nOf the weights: mit." in card
 
 

@@ -37,12 +37,12 @@ def untrained_run(folder: Path, seed: int = 0, **changes: object) -> Path:
 def toy_zoo(monkeypatch: pytest.MonkeyPatch, folder: Path, *names: str) -> ModuleType:
     """Use the zoo in `folder`, with untrained networks of these names; no MNIST was fetched."""
     script, place = fill_zoo(monkeypatch), folder / "zoo"
-    place.mkdir()
+    place.mkdir(parents=True)
     (place / "index.json").write_text("{}")
     monkeypatch.setattr(index, "FOLDER", place)
     monkeypatch.setattr(script, "RESULTS", folder / "results")
     monkeypatch.setenv("ATENT_DATA", str(folder / "no-data"))
     for seed, name in enumerate(names):
-        smooth = {"smooth": 0.25, "threat": "l2:0.1"} if "smooth" in name else {}
+        smooth = {"smooth": 0.5, "threat": "l2:0.1"} if "smooth" in name else {}
         script.add(untrained_run(folder / "trained" / name, seed, **smooth), name)
     return script

@@ -33,7 +33,8 @@ def zoo(
         if columns is SHORT or fits(columns, table):
             break
     print_table("Pretrained networks", columns, table)
-    tell("certified: accuracy that no attack within the threat can lower, with the noise of its recipe")
+    if any(row["by"].startswith("certified") for row in rows):
+        tell("certified: accuracy that no attack within the threat can lower, with the noise of its recipe")
     first = next(iter(known), "NAME")
     tell(f"Next: atent attack zoo:{first}; its card: atent zoo {first}")
 
