@@ -122,8 +122,10 @@ def test_every_command_takes_a_network_by_name(
     assert atent("report", "zoo:toy", "zoo:toy-smooth", "--out", "both.html") == 0
     assert atent("report", "zoo:toy-smooth", "--out", "one.html") == 0
     command = "atent attack zoo:toy-smooth --data mnist-small --attack pgd"
-    (printed,) = re.findall(rf"{command}[^<\n]*", Path("one.html").read_text())
+    page = Path("one.html").read_text()
+    (printed,) = re.findall(rf"{command}[^<\n]*", page)
     assert printed.endswith("--smooth 0")
+    assert "A pretrained network of the package: small-cnn on mnist, trained against l2:0.1" in page
     assert atent("compare", "zoo:toy", "zoo:toy-smooth") == 0
     capsys.readouterr()
     assert atent("verify", "zoo:toy") == 0
@@ -175,6 +177,27 @@ def test_rows_become_the_numbers_of_card_and_table(toys: ModuleType, capsys: pyt
     table = capsys.readouterr().out
     line = f"{100 * clean:.2f}  {100 * best.robust:.2f} [{100 * best.low:.1f}, {100 * best.high:.1f}]"
     assert re.search(rf"small +mnist-small +linf:0.3 +small-cnn +0.63 +{re.escape(line)}", re.sub(" {2,}", "  ", table))
+
+
+def test_the_table_fits_a_narrow_terminal(
+    toys: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With results at their widest, here without rows; the names of the attacks are not cut."""
+    one = {"variant": None, "data": "mnist", "images": 10_000, "robust": 0.9512, "low": 0.9461, "high": 0.9557}
+    index_file = index.FOLDER / "index.json"
+    table = read_json(index_file)
+    table["toy"]["results"] = [{**one, "kind": "attack", "threat": "linf:0.3", "method": "PGD-40x10", "clean": 0.99}]
+    proven = [{**one, "kind": "certificate", "threat": f"l2:{r}", "method": "", "clean": None} for r in ("0", "0.05")]
+    table["toy-smooth"]["results"] = proven
+    index_file.write_text(json.dumps(table))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    assert atent("zoo") == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(" ".join(line.split()) == "toy linf:0.3 99.00 95.12 [94.6, 95.6] PGD-40x10" for line in lines)
+    assert any(line.rstrip().endswith("[94.6, 95.6]  certified at l2:0.05") for line in lines)
+    assert toys
 
 
 def test_training_starts_from_a_pretrained_network(toys: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

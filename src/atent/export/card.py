@@ -78,7 +78,7 @@ class Described:
         )
 
     def _use(self) -> str:
-        python = f"import atent\n\nnetwork = atent.load('{self.opened}')  # a torch.nn.Module in eval mode"
+        python = f'import atent\n\nnetwork = atent.load("{self.opened}")  # a torch.nn.Module in eval mode'
         command = f"atent attack {self.opened} --threat {self.recipe.threat} --suite strong"
         if self.recipe.smooth:
             command = f"atent certify {self.opened} --sigma {self.recipe.smooth:g} --examples 100"

@@ -2,13 +2,17 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from atent.errors import UserError
+from atent.evaluation.trained import recipe_inside
 from atent.page.commands import evaluation_commands, needs_weights, training_commands
 from atent.page.curves import training_curves
 from atent.page.gather import Found
 from atent.page.parts import Cell, Commands, Fold, Note, Part, Rows, Table
 from atent.storage.row_format import Cost
+from atent.zoo.index import entry_of, is_zoo, weights_file
 
 LINES = 200  # of the training's log in a page
 FLAGS = {
@@ -46,6 +50,8 @@ def _named(table: Any) -> str:
 def training_parts(key: str, found: Found) -> list[Part]:
     """What was trained and how, the curves, and behind folds the log and every setting."""
     if not found.recipe and not found.history:
+        if stored := _pretrained(found):
+            return [Note(f"A pretrained network of the package: {summary(stored.recipe)}"), *setting_folds(stored)]
         return [Note("The folder has no record of the training: its rows are of weights from elsewhere.")]
     parts: list[Part] = [Note(summary(found.recipe))] if found.recipe else []
     done, asked = len(found.history), found.recipe.get("epochs")
@@ -55,6 +61,20 @@ def training_parts(key: str, found: Found) -> list[Part]:
     if found.history:
         parts.append(Fold("The log, epoch by epoch", [_log(found.history)]))
     return [*parts, *setting_folds(found)]
+
+
+def _pretrained(found: Found) -> Found | None:
+    """The same with the recipe of the pretrained network, if all rows are of its weights."""
+    attacked = [attack.header for group in found.groups for attack in group.attacks]
+    headers = [*attacked, *(one.header for one in found.certified)]
+    networks = {(str(header["model"]), header["weights"]) for header in headers}
+    if len(networks) != 1 or not is_zoo((named := networks.pop())[0]):
+        return None
+    try:
+        recipe = recipe_inside(weights_file(named[0])) if entry_of(named[0]).weights == named[1] else None
+    except UserError:  # it is not in the zoo any more
+        return None
+    return replace(found, recipe=recipe.model_dump(mode="json")) if recipe else None
 
 
 def setting_folds(found: Found) -> list[Part]:
