@@ -1,6 +1,8 @@
-"""Which device is taken, and that it is said."""
+"""Which device is taken, and that it is said; kept memory."""
 
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 from atent.cli.options import TargetOptions
 from atent.cli.train import train
-from atent.machine import pick_device
+from atent.machine import keep_freed_memory, pick_device
 from atent.network import Shape
 from test_cli import atent
 from toys import linear
@@ -52,3 +54,30 @@ def test_commands_say_which_device_they_took(
     more = ["--set=epochs=1", "--set=monitor_examples=2"] if command[0] == "train" else []
     assert atent(*command, *more, "--out", str(tmp_path), "--threads=1") == 0
     assert f"device: {pick_device('auto')}\n" in capsys.readouterr().err
+
+
+PIECES = """
+import torch
+from pathlib import Path
+from atent.machine import keep_freed_memory, release_freed_memory
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+keep_freed_memory()
+before = resident()
+kept = []
+for size in range(1, 60):
+    large = [torch.ones(size * 1000) for _ in range(20)]
+    kept.append(torch.ones(10))  # a small block above them, so that they are not at the end of the heap
+    del large
+middle = resident()
+release_freed_memory()
+print(middle - before, resident() - before)
+"""
+
+
+@pytest.mark.skipif(not keep_freed_memory(), reason="needs Linux with glibc")
+def test_released_memory_leaves_the_process() -> None:
+    done = subprocess.run([sys.executable, "-c", PIECES], capture_output=True, text=True, check=True)
+    kept, left = map(int, done.stdout.split())
+    assert kept > 3e6
+    assert left < 0.5 * kept

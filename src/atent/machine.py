@@ -6,6 +6,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -32,10 +33,21 @@ def keep_freed_memory() -> bool:
 
     By default every large activation is mapped again: about 10,000 page faults per training step, a fifth of its time.
     """
+    libc = _glibc()
+    return libc is not None and bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def release_freed_memory() -> None:
+    """Return kept memory to the system: where sizes change, as in an attack that images leave, it is in pieces."""
+    if (libc := _glibc()) is not None:
+        libc.malloc_trim(0)
+
+
+@cache
+def _glibc() -> ctypes.CDLL | None:
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
-        return False
-    libc = ctypes.CDLL("libc.so.6")
-    return bool(libc.mallopt(_M_MMAP_MAX, 0)) and bool(libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
+        return None
+    return ctypes.CDLL("libc.so.6")
 
 
 def ram_bytes() -> int:

@@ -17,6 +17,7 @@ from atent.data.images import Images, evaluation_batches
 from atent.evaluation.suites import Planned
 from atent.evaluation.target import Target
 from atent.inputs import check_points, checked
+from atent.machine import release_freed_memory
 from atent.network import borrowed, counted, predict
 from atent.parallel.order import in_order, turns
 from atent.parallel.team import current_team
@@ -109,6 +110,7 @@ def attack_batch(
             row["distance"] = row["size"] if row["adversarial"] != row["label"] else None
     for row, title in zip(rows, by, strict=False):
         row["by"] = None if row["robust"] else title
+    release_freed_memory()
     return Attacked(rows, Cost(passes.forward, passes.backward, seconds), x, x_adv)
 
 
