@@ -15,12 +15,11 @@ import atent.training.fit
 from atent.attacks import make_attack
 from atent.attacks.cost import passes_per_image
 from atent.errors import UserError
-from atent.network import Passes
 from atent.parallel.team import Team, working_in
 from atent.recipe import Recipe
 from atent.storage.run import Run
 from atent.threat import Threat
-from atent.training.budget import TRIAL, Spent, Watch, monitor_passes
+from atent.training.budget import Spent, Watch, monitor_passes
 from atent.training.extend import extend
 from atent.training.fit import fit
 from atent.training.options import TrainingOptions
@@ -147,21 +146,21 @@ def test_a_slow_first_batch_is_time_before_the_start(compiling: float, per_epoch
     assert simulated.seconds == pytest.approx(180, abs=1)
 
 
-@pytest.mark.parametrize(("size", "share"), [(1, 1), (2, 1 / 2), (3, 1 / 2), (4, 1 / 4), (9, 1 / 4)])
+@pytest.mark.parametrize(("size", "share"), [(1, 1), (2, 0.5), (3, 0.4), (4, 0.3), (9, 0.2)])
 def test_the_processes_of_a_team_evaluate_in_turn(size: int, share: float) -> None:
-    """1,000 held-out images are four batches; a process trains on 10 images in a second, with 3 passes each."""
+    """1,000 held-out images are ten batches; a process trains on 10 images in a second, with 3 passes each."""
     now = iter([0.0, 1.0, 2.0, 4.5])
     recipe = tiny(minutes=60)
     watch = Watch(recipe, lambda: next(now), 0.0)
     watch.resume(Spent(), PER_EPOCH, 1000)
     with working_in(Team(0, size)):
         watch.count(0, 1)
-        watch.step = Passes(forward=20, backward=10, to_weights=10)
+        watch.step_work = 40
         watch.count(0, 2)
-        rate = watch.step.work / 1.0
+        rate = watch.step_work / 1.0
         assert watch.expected_evaluation() == pytest.approx(share * 1000 * monitor_passes(recipe).work / rate)
-        watch.tried(TRIAL)  # a batch of 250 images in 2.5 s, a tenth more at the end
-        assert watch.expected_evaluation() == pytest.approx(share * 10 * 1.1)
+        watch.tried(watch.part)  # a batch of 100 images in 2.5 s, a tenth more at the end
+        assert watch.expected_evaluation() == pytest.approx(share * 25 * 1.1)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,12 @@ from atent.recipe import Recipe
 PLANNED_AFTER = 20  # batches
 SURE_AFTER = 10.0  # seconds, or so many times PLANNED_AFTER: fewer are too few for an estimate
 MANY = 5
-TRIAL, LATER = BATCH, 1.1  # images that are evaluated for their time, and how much longer they take at the end
+PART = 100  # images of a batch in the evaluations of a budget
+LATER = 1.1  # how much longer an evaluation takes at the end than the trial
+# Shares of a budget:
+RECENT = 0.03  # the speed of the machine is that of the batches in this time
+LONGEST, LATEST = 0.2, 1.02  # an evaluation that would be longer, or end later, is cut
+REST = 0.045  # more than this, left after the last evaluation, is used
 
 
 @dataclass
@@ -36,20 +41,26 @@ class Watch:
     """Measures a training in this process. With a budget it decides how far the schedule is and when an epoch ends.
 
     After each batch the rest of the schedule is spread over the time that is left, without the time of the evaluations
-    to come. So the schedule ends with the budget, however fast the batches are. An epoch is a pass over the training
-    images. The last one is cut at the end of the time; the last two share the rest equally, so that none is very short.
-    The first batch of a process may compile the network. What it takes longer than the second counts as time before
-    the start, and it ends nothing.
+    to come. So the schedule ends with the budget, however fast the batches are. An evaluation is expected to take as
+    many batches' time as the last ones did, so it follows the speed of the machine. One that would end too late is cut.
+    If much time is left after the last one, the schedule goes back by that much, and the training goes on.
+
+    An epoch is a pass over the training images. The last one is cut at the end of the time; the last two share the rest
+    equally, so that none is very short. The first batch of a process may compile the network. What it takes longer than
+    the second counts as time before the start, and it ends nothing.
     """
 
     def __init__(self, recipe: Recipe, clock: Callable[[], float], began: float) -> None:
         self.recipe, self.clock = recipe, clock
-        self.began = self.origin = self.resumed = self.mark = began
+        self.began = self.origin = self.resumed = self.mark = self.part_mark = began
         self.spent, self.per_epoch, self.held = Spent(), 1, 0
         self.batches, self.batch_seconds = 0, 0.0  # of this process; a batch in the mean of the last ones
         self.first_seconds = 0.0  # of its first batch
-        self.counts_passes, self.step = False, Passes()  # whether the next batch is counted; the one that was
-        self.evaluation: float | None = None  # seconds of the last one
+        self.counts_passes = False  # whether the passes of the next batch are counted
+        self.step_work = 0  # those of the batch that was, in the process with most of its images
+        self.evaluation: float | None = None  # seconds of the last one,
+        self.batch_then = 0.0  # and of a batch at that time
+        self.longest = math.inf if self.budget is None else LONGEST * self.budget  # seconds of an evaluation
 
     def resume(self, spent: Spent, per_epoch: int, held: int) -> None:
         """Continue from the time of a checkpoint; `held` images are evaluated after every epoch."""
@@ -63,6 +74,11 @@ class Watch:
         return None if self.recipe.minutes is None else 60 * self.recipe.minutes
 
     @property
+    def part(self) -> int:
+        """Images of a batch in an evaluation: with a budget fewer, since it may be cut after each."""
+        return BATCH if self.budget is None else PART
+
+    @property
     def over(self) -> bool:
         """Whether the time of a budget is over."""
         return self.spent.done >= 1
@@ -71,9 +87,8 @@ class Watch:
         """Count a batch: `batch` of this epoch are done. Returns whether a budget ends the epoch here."""
         took = self._lap()
         self.batches += 1
-        self.counts_passes = self.batches == 1  # in a warm-up of eps, the first batch has no search
-        weight = 1 if self.batches <= 2 else 1 / min(self.batches - 1, PLANNED_AFTER)  # the first batch is slow
-        self.batch_seconds += weight * (took - self.batch_seconds)
+        self.counts_passes = self.batches == 2  # in a warm-up of eps, the first two batches have no search
+        self.batch_seconds += self._weight * (took - self.batch_seconds)
         if self.budget is None:
             self._plan(epoch, batch)
             return False
@@ -98,12 +113,42 @@ class Watch:
         self.spent.done += (1 - self.spent.done) * took / (training + took)
         return evaluations == 2 and batch * self.batch_seconds >= training
 
-    def evaluated(self) -> None:
-        """Count the evaluation of an epoch. What is left of a budget may be too little for another one."""
-        self.evaluation = self._lap()
+    @property
+    def _weight(self) -> float:
+        """Of the last batch in the mean; the first one is slow."""
+        if self.batches <= 2:
+            return 1.0
+        recent = PLANNED_AFTER if self.budget is None else RECENT * self.budget / max(self.batch_seconds, 1e-9)
+        return 1 / min(self.batches - 1, max(recent, PLANNED_AFTER))
+
+    def has_time(self, share: float) -> bool:
+        """Whether an evaluation may go on with a batch that has this share of its images so far."""
+        if self.budget is None:
+            return True
+        now = self.clock()
+        more = max(share * (now - self.mark), now - self.part_mark)  # as the mean batch, or as the last one
+        self.part_mark = now
+        return now + more - self.mark <= self.longest and now + more - self.origin <= LATEST * self.budget
+
+    def evaluated(self, share: float = 1.0) -> None:
+        """Count the evaluation of an epoch, on this share of the held-out images.
+
+        What is left of a budget may be too little for another one. If it is not, though the schedule was over, or if it
+        is too little for a whole one, half of it is for training.
+        """
+        self._set_evaluation(self._lap() / share)
+        if self.budget is None:
+            return
+        left, rest = self.budget - self.spent.used, REST * self.budget
         batch = self.batch_seconds if self.batches > 1 else 0.0
-        if self.budget is not None and self.budget - self.spent.used < self.evaluation + batch:
+        part = self._whole_evaluation() * min(self.part / max(self.held, 1), 1.0)
+        if left < max(rest if self.over else 0.0, part + batch):
             self.spent.done = 1.0
+            return
+        if self.over:
+            self.spent.done = 1 - left / self.budget
+        if left < self.expected_evaluation() + max(rest, batch):
+            self.longest = left / 2
 
     @property
     def wants_trial(self) -> bool:
@@ -112,21 +157,25 @@ class Watch:
 
     def tried(self, images: int) -> None:
         """Count the evaluation of so many images, at most a batch, for their time; a better network takes longer."""
-        self.evaluation = LATER * self._lap() * self._held_here / images
+        self._set_evaluation(LATER * self._lap() * self._held_here / images)
+
+    def _set_evaluation(self, seconds: float) -> None:
+        self.evaluation, self.batch_then = seconds, self.batch_seconds
 
     def expected_evaluation(self) -> float:
-        """Seconds: those of the last one; before there is one, those of its passes at the rate of the training."""
+        """Seconds of the next one, whole or cut."""
+        return min(self._whole_evaluation(), self.longest)
+
+    def _whole_evaluation(self) -> float:
+        """As many batches as the last one; before there is one, its passes at the rate of the training."""
         if self.evaluation is not None:
-            return self.evaluation
-        if not self.step.work:
-            return 0.0
-        expected = self.batch_seconds * self._held_here * self._monitor_work / self.step.work
-        return expected if self.budget is None else min(expected, self.budget / 2)
+            return self.evaluation * (self.batch_seconds / self.batch_then if self.batch_then else 1.0)
+        return self.batch_seconds * self._held_here * self._monitor_work / (self.step_work or math.inf)
 
     @property
     def _held_here(self) -> float:
         """The held-out images that the busiest process of the team evaluates, which takes whole batches."""
-        batches = math.ceil(self.held / BATCH)
+        batches = math.ceil(self.held / self.part)
         return self.held * math.ceil(batches / current_team().size) / max(batches, 1)
 
     @cached_property
@@ -151,7 +200,8 @@ class Watch:
 
     def _lap(self) -> float:
         now = self.clock()
-        took, self.mark, self.spent.used = now - self.mark, now, now - self.origin
+        took, self.spent.used = now - self.mark, now - self.origin
+        self.mark = self.part_mark = now
         return took
 
     def _plan(self, epoch: int, batch: int) -> None:

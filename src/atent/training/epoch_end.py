@@ -13,7 +13,7 @@ from atent.parallel.team import current_team
 from atent.recipe import Recipe
 from atent.smoothing.smoothed import Smoothed
 from atent.storage.files import save_tensors, write_rows
-from atent.storage.rows import clean_rate, robust_rate
+from atent.storage.rows import Row, clean_rate, robust_rate
 from atent.storage.run import Run
 from atent.training.alarms import STUCK_ADVICE, collapse_text, collapsed, masked, stuck_text
 from atent.training.budget import Watch
@@ -38,8 +38,8 @@ def finish_epoch(
         "best": False,
     }
     if len(held):
-        evaluate_held(row, state.result, recipe, held, how)
-    watch.evaluated()
+        evaluate_held(row, state.result, recipe, held, how, watch)
+    watch.evaluated(row["examples"] / len(held) if len(held) else 1.0)
     choose = recipe.chosen_by
     better = all(score(row, choose) >= score(past, choose) for past in state.history)
     # What may be taken back is not the best, so that the file of the best epoch is always that of an epoch in the log.
@@ -48,7 +48,7 @@ def finish_epoch(
     if tally.stuck(train):
         row["plateau"] = True
         warn_stuck(state, train, how)
-    if sign := masked(recipe.methods.monitor, row.get("broken_by", {}), len(held)):
+    if sign := masked(recipe.methods.monitor, row.get("broken_by", {}), row.get("examples", 0)):
         row["masked"] = True
         if not any(past.get("masked") for past in state.history):
             how.say(f"epoch {row['epoch']}: {sign}")
@@ -75,13 +75,23 @@ def finish_epoch(
 
 
 def evaluate_held(
-    row: Epoch | dict[str, Any], network: nn.Module, recipe: Recipe, held: Images, how: TrainingOptions
+    row: Epoch | dict[str, Any], network: nn.Module, recipe: Recipe, held: Images, how: TrainingOptions, watch: Watch
 ) -> None:
-    """Add the accuracy on held-out images, alone and under the monitor; of a cascade also what each attack broke."""
+    """Add the accuracy on held-out images, alone and under the monitor; of a cascade also what each attack broke.
+
+    An evaluation that takes too much of a budget is cut after one of its batches.
+    """
     monitor = recipe.methods.monitor
     network = Smoothed(network, recipe.smooth, recipe.monitor_draws) if recipe.smooth else network
-    batches = attack_images(network, held, monitor, recipe.make_threat(), seed=recipe.seed, device=how.device)
-    rows = [one for batch in batches for one in batch]
+    batches = attack_images(
+        network, held, monitor, recipe.make_threat(), seed=recipe.seed, device=how.device, batch=watch.part
+    )
+    rows: list[Row] = []
+    for batch in batches:
+        rows += batch
+        if len(rows) < len(held) and not watch.has_time(len(batch) / len(rows)):
+            how.say(f"time is short: {len(rows):,} of {len(held):,} held-out images were evaluated")
+            break
     row |= {"clean": clean_rate(rows).value, "robust": robust_rate(rows).value, "examples": len(rows)}
     if isinstance(monitor, Cascade):
         broken = Counter(one.get("by") for one in rows)

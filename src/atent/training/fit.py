@@ -28,7 +28,7 @@ from atent.recipe import Recipe, parse_recipe, recipe_of
 from atent.storage.files import alone, write_rows
 from atent.storage.run import Run
 from atent.training.alarms import stuck_text, unwatched
-from atent.training.budget import TRIAL, Watch
+from atent.training.budget import Watch
 from atent.training.epoch_end import evaluate_held, finish_epoch, warn_stuck
 from atent.training.lines import kept_line, not_finite_line, progress_text
 from atent.training.loss_scale import NotFiniteError
@@ -115,7 +115,7 @@ def _fit(
     begun = not state.finished(recipe)
     if begun and recipe.recoveries:
         keep_first(state, recipe, train, run)
-    trial = held.take(slice(TRIAL))
+    trial = held.take(slice(watch.part))
     label, (done, total) = f"training {run.folder.name}", watch.position(state.epoch, state.batch)
     with (
         board(run.board, state.history) if how.tensorboard else no_board() as draw,
@@ -138,7 +138,7 @@ def _fit(
                         team.wait()
                         raise Interrupted(asked, kept_line(run.last))
                     if watch.wants_trial:
-                        evaluate_held({}, state.result, recipe, trial, how)
+                        evaluate_held({}, state.result, recipe, trial, how, watch)
                         watch.tried(len(trial))
                 draw(finish_epoch(state, recipe, train, held, run, how, watch))
             except FailedError as failed:
@@ -174,9 +174,9 @@ def _train_epoch(
         try:
             # Images are read so that they are in the box: the first batch shows whether network and labels fit.
             sure = known(x) if proven else nullcontext()
-            counting = counted(state.running) if watch.counts_passes else nullcontext(watch.step)
+            counting = counted(state.running) if watch.counts_passes else nullcontext()
             memory = with_memory(defense, state.memory, indices, how.device, now)
-            with sure, memory as informed, counting as watch.step:
+            with sure, memory as informed, counting as passes:
                 step = train_step(
                     state.running,
                     state.optimizer,
@@ -189,6 +189,8 @@ def _train_epoch(
                     gibbs=recipe.gibbs,
                     scale=state.scale,
                 )
+            if passes is not None:  # parts of a batch differ in size, and all processes must decide alike
+                watch.step_work = team.largest(passes.work)
             adapt(defense, state.memory, step, now)
         except NotFiniteError:
             fail(state, recipe, "the loss or its gradient is not finite")
