@@ -94,13 +94,14 @@ def request(
 ) -> dict[str, Any]:
     """What a probe is asked: to train so long, with so many images in a batch; `plain`: without the search."""
     changes: dict[str, Any] = {"batch": batch, "minutes": None, "recoveries": 0, "patience": None, "weights": None}
-    changes |= {"reset": (), "epochs": 1000, "validation": 0}  # no evaluation between the batches
-    changes["monitor_examples"] = batch if plain else max(sizes.evaluated(recipe), 1)
+    # A short evaluation between the batches; images are held out as in the training, since that takes memory.
+    changes |= {"reset": (), "epochs": 1000, "monitor_examples": 1, "monitor_draws": 1, "monitor": {"name": "fgsm"}}
+    evaluated = batch if plain else max(sizes.evaluated(recipe), 1)
     if plain:
         changes |= {"defense": {"name": "standard"}, "awp": 0.0, "gibbs": 0.0}
     table = {**recipe.model_dump(mode="json"), **changes}
     place = {"data_dir": str(data_dir) if data_dir else None, "device": device, "threads": threads, "seconds": seconds}
-    return {"recipe": table, "sizes": sizes, "plain": plain, **place}
+    return {"recipe": table, "sizes": sizes, "plain": plain, "evaluated": evaluated, **place}
 
 
 def run_probe(asked: Mapping[str, Any]) -> Probe:
@@ -123,7 +124,7 @@ def measure(asked: Mapping[str, Any]) -> Probe:
     network = build_model(recipe.model, sizes.shape)
     with tempfile.TemporaryDirectory() as folder:
         real = _train(recipe, sizes, data_dir, network, Path(folder), clock, device)
-        pass_seconds = _pass_seconds(network, sizes.shape, recipe, device)
+        pass_seconds = _pass_seconds(network, sizes.shape, recipe, asked["evaluated"], device)
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else peak_memory()
     return Probe(recipe.batch, clock.batch_seconds, pass_seconds, peak, real, asked["plain"])
 
@@ -152,9 +153,9 @@ def _train(
     return False
 
 
-def _pass_seconds(network: nn.Module, shape: Shape, recipe: Recipe, device: torch.device) -> float:
+def _pass_seconds(network: nn.Module, shape: Shape, recipe: Recipe, evaluated: int, device: torch.device) -> float:
     """Seconds of a forward pass of an image: two steps of an attack on a batch that is classified correctly."""
-    count = min(BATCH, recipe.monitor_examples)
+    count = min(BATCH, evaluated)
     x = torch.rand(count, *shape.image)
     with borrowed(network):
         y = predict(network, x.to(device)).cpu()
