@@ -60,7 +60,7 @@ def compare(name: str, batches: int, threads: int, data_dir: str | None, weights
     planned = {
         "batches": batches * probe.seconds,
         "evaluation": needs.evaluation.work * probe.pass_seconds,
-        "peak": probe.peak,
+        "peak": probe.later if weights else probe.peak,
     }
     print(f"{name} {changes or ''}, batch {recipe.batch}, {batches} batches, {threads} threads; planned / real")
     for key, unit, scale in (("batches", "s", 1.0), ("evaluation", "s", 1.0), ("peak", "MB", 1e6)):

@@ -131,7 +131,7 @@ def _print_places(recipe: "Recipe", places: "list[Place]", jobs: "list[Job]", de
     from atent.report.terminal import print_table
     from atent.reproduce.costs import words
 
-    columns = ["where", "an epoch", "epochs", "training", "memory", "energy", "price"]
+    columns = ["where", "an epoch", "epochs", "training", "memory", "later", "energy", "price"]
     rows = [
         [
             place.name,
@@ -139,6 +139,7 @@ def _print_places(recipe: "Recipe", places: "list[Place]", jobs: "list[Job]", de
             f"{place.epochs:.3g}" if recipe.minutes else "",
             words(place.total),
             f"{_si(place.memory)}B{'' if place.fits else ', too much'}",
+            "" if place.later is None else f"{_si(place.later)}B",
             "" if place.watt_hours is None else f"{_si(place.watt_hours)}Wh",
             "" if place.price is None else f"{place.price:,.2f}",
         ]

@@ -18,21 +18,25 @@ from statistics import fmean, median
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from atent.attacks import Pgd
 from atent.data.images import Images
 from atent.errors import UserError
-from atent.evaluation.attack import BATCH, attack_batch
+from atent.evaluation.attack import attack_batch
 from atent.machine import prepare
 from atent.models.build import build_model
 from atent.network import Shape, borrowed, predict
 from atent.planning.sizes import Sizes, stand_in
 from atent.recipe import Recipe, parse_recipe
+from atent.storage.row_format import Cost
+from atent.training.budget import part_of
 from atent.training.fit import fit
 from atent.training.options import TrainingOptions
 
 SECONDS, LEAST, MOST = 10.0, 3, 60  # of the timed batches: at least so long, so many, at most so many
+BATCHES, STEPS, LEAVING = 8, 10, 50  # of later evaluations; of so many images one leaves at a step
+TINY = 1e-3  # of eps: no image breaks by itself
 UNTIMED = 2  # the first batch allocates memory, and has no search in a warm-up of eps
 
 
@@ -40,8 +44,9 @@ UNTIMED = 2  # the first batch allocates memory, and has no search in a warm-up 
 class Probe:
     """Seconds of a batch, and of a forward pass of an image in the evaluation; peak memory in bytes.
 
-    `peak` is that of the device; on the CPU, of the whole process. `real`: the images were those of the data set.
-    `plain`: the batches were trained without the search.
+    `peak` is that of the device; on the CPU, of the whole process. `later` is that of evaluations in which images
+    leave the attack at every step, as those of a trained network do: sizes change, and freed memory is in pieces.
+    `real`: the images were those of the data set. `plain`: the batches were trained without the search.
     """
 
     batch: int
@@ -50,6 +55,7 @@ class Probe:
     peak: int
     real: bool
     plain: bool = False
+    later: int = 0
 
 
 class _EnoughError(Exception):
@@ -96,7 +102,7 @@ def request(
     changes: dict[str, Any] = {"batch": batch, "minutes": None, "recoveries": 0, "patience": None, "weights": None}
     # A short evaluation between the batches; images are held out as in the training, since that takes memory.
     changes |= {"reset": (), "epochs": 1000, "monitor_examples": 1, "monitor_draws": 1, "monitor": {"name": "fgsm"}}
-    evaluated = batch if plain else max(sizes.evaluated(recipe), 1)
+    evaluated = batch if plain else max(min(sizes.evaluated(recipe), part_of(recipe)), 1)
     if plain:
         changes |= {"defense": {"name": "standard"}, "awp": 0.0, "gibbs": 0.0}
     table = {**recipe.model_dump(mode="json"), **changes}
@@ -125,8 +131,14 @@ def measure(asked: Mapping[str, Any]) -> Probe:
     with tempfile.TemporaryDirectory() as folder:
         real = _train(recipe, sizes, data_dir, network, Path(folder), clock, device)
         pass_seconds = _pass_seconds(network, sizes.shape, recipe, asked["evaluated"], device)
-    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else peak_memory()
-    return Probe(recipe.batch, clock.batch_seconds, pass_seconds, peak, real, asked["plain"])
+        peak = _peak(device)
+        if not asked["plain"]:
+            _evaluate_later(network, sizes.shape, recipe, asked["evaluated"], device)
+    return Probe(recipe.batch, clock.batch_seconds, pass_seconds, peak, real, asked["plain"], _peak(device))
+
+
+def _peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated() if device.type == "cuda" else peak_memory()
 
 
 def _train(
@@ -153,15 +165,42 @@ def _train(
     return False
 
 
-def _pass_seconds(network: nn.Module, shape: Shape, recipe: Recipe, evaluated: int, device: torch.device) -> float:
+def _pass_seconds(network: nn.Module, shape: Shape, recipe: Recipe, count: int, device: torch.device) -> float:
     """Seconds of a forward pass of an image: two steps of an attack on a batch that is classified correctly."""
-    count = min(BATCH, evaluated)
+    found = _attack_right(network, network, shape, recipe, count, device, steps=2)
+    return found.seconds / max(found.forward + found.backward, 1)
+
+
+def _evaluate_later(network: nn.Module, shape: Shape, recipe: Recipe, count: int, device: torch.device) -> None:
+    """Some batches that are classified correctly, and of which images break at every step."""
+    for _ in range(BATCHES):
+        _attack_right(network, Breaking(network), shape, recipe, count, device, steps=STEPS)
+
+
+class Breaking(nn.Module):
+    """A network that misclassifies the first images of a batch whenever a gradient is asked for."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.network(x)
+        few = max(len(x) // LEAVING, 1)
+        return torch.cat([-logits[:few], logits[few:]]) if x.requires_grad else logits
+
+
+def _attack_right(
+    network: nn.Module, seen: nn.Module, shape: Shape, recipe: Recipe, count: int, device: torch.device, steps: int
+) -> Cost:
+    """Attack `seen` with random images that have the labels which the network gives them."""
     x = torch.rand(count, *shape.image)
     with borrowed(network):
         y = predict(network, x.to(device)).cpu()
     images = Images(x, y, tuple(map(str, range(shape.classes))))
-    found = attack_batch(network, images, slice(count), Pgd(steps=2), recipe.make_threat(), device=device)
-    return found.cost.seconds / max(found.cost.forward + found.cost.backward, 1)
+    return attack_batch(
+        seen, images, slice(count), Pgd(steps=steps), recipe.make_threat().scaled(TINY), device=device
+    ).cost
 
 
 def peak_memory() -> int:

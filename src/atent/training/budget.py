@@ -75,8 +75,8 @@ class Watch:
 
     @property
     def part(self) -> int:
-        """Images of a batch in an evaluation: with a budget fewer, since it may be cut after each."""
-        return BATCH if self.budget is None else PART
+        """Images of a batch in an evaluation."""
+        return part_of(self.recipe)
 
     @property
     def over(self) -> bool:
@@ -210,6 +210,11 @@ class Watch:
             batches = (self.recipe.epochs - epoch) * self.per_epoch - batch
             evaluations = (self.recipe.epochs - epoch) * self.expected_evaluation()
             self.spent.planned = self.spent.used + batches * self.batch_seconds + evaluations
+
+
+def part_of(recipe: Recipe) -> int:
+    """Images of a batch in an evaluation: with a budget fewer, since it may be cut after each."""
+    return PART if recipe.minutes else BATCH
 
 
 def clock_text(seconds: float) -> str:
