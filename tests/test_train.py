@@ -229,7 +229,7 @@ def test_losses_are_those_of_the_golden_file(tmp_path: Path, monkeypatch: pytest
     """
     epochs = 2 if trace in ("standard", "mma") else 1
     monkeypatch.setattr(State, "finished", lambda state, _: state.epoch >= epochs)
-    run = fit(tiny(schedule__warmup=0, batch=25, **TRACES[trace]), tmp_path, how=QUIET)
+    run = fit(tiny(schedule__warmup=0, validation=5900, batch=25, **TRACES[trace]), tmp_path, how=QUIET)
     golden = json.loads(GOLDEN.read_text())[trace]
     assert [row["loss"] for row in run.history()] == pytest.approx(golden[:epochs], rel=1e-6)
 
