@@ -1,7 +1,7 @@
 # make try: attack a pretrained network and write a report, in seconds after the install. make demo: train, attack,
 # compare and report, under five minutes on two cores. make test: all tests but those of `make slow`, which takes
-# minutes. make look: screenshots of the reports, with Chromium. make docs: the documentation as a website, in site/.
-# make readme: tables, picture and model cards from rows. Each sets up .venv by itself.
+# minutes. make look: screenshots and checks of the reports, with Chromium. make docs: the documentation as a website,
+# in site/. make readme: tables, picture and model cards from rows. Each sets up .venv by itself.
 PYTHON ?= python3
 BIN := .venv/bin
 CORES := $(shell getconf _NPROCESSORS_ONLN)
@@ -31,7 +31,7 @@ demo: setup
 	@$(BIN)/atent report runs/demo runs/demo-plain --out runs/demo/compared.html
 
 look:
-	$(PYTHON) scripts/look.py $(wildcard runs/zoo-*/*.html runs/demo/*.html report.html) --out runs/shots
+	$(PYTHON) scripts/look.py $(wildcard runs/zoo-*/*.html runs/demo/*.html report.html) --out runs/shots $(if $(AXE),--axe $(AXE))
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(CORES) --dist worksteal
