@@ -52,5 +52,6 @@ def verify(
     intact = [group for group in finished(run, lambda _: None) if not bad & set(group.files)]
     print_results(result_lines(intact))
     if faults:
-        count = f"{len(faults)} faults in {len(bad)} files" if len(faults) > 1 else "1 fault"
+        files = f"{len(bad)} files" if len(bad) > 1 else "1 file"
+        count = f"{len(faults)} faults in {files}" if len(faults) > 1 else "1 fault"
         raise UserError(f"{run} does not verify: {count}")
