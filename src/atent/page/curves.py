@@ -12,6 +12,7 @@ from atent.storage.rows import Rate
 
 MOST = len(SERIES)  # lines that can be told apart
 SHORT = 34  # characters of a name in a figure
+BESIDE = 52  # characters of two names next to each other in a legend
 KEPT = 400  # points of a line
 Line = Sequence[tuple[float, Rate]]
 
@@ -33,8 +34,12 @@ def _percent(axes: Any, top: float = 102) -> None:
 
 
 def _legend(made: Canvas, axes: Any, count: int) -> None:
+    """Above the axes, in two columns; in one if names are so long that the second column would be cut."""
     if count > 1:
-        made.figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=2 if count > 2 else count)
+        handles, names = axes.get_legend_handles_labels()
+        half = -(-len(names) // 2)
+        beside = max(map(len, names[:half])) + max(map(len, names[half:]), default=0)
+        made.figure.legend(handles, names, loc="outside upper left", ncols=2 if beside <= BESIDE else 1)
 
 
 def _style(k: int) -> dict[str, Any]:
