@@ -19,6 +19,7 @@ from PIL import Image
 
 from atent.cli import app
 from atent.page.commands import FLAGS, evaluation_commands, training_commands
+from atent.page.curves import against_eps
 from atent.page.gather import gather
 from atent.page.sections import page_of
 from atent.page.svg import SERIES, canvas
@@ -27,7 +28,7 @@ from atent.recipe import load_recipe
 from atent.storage.checks import keep_checks
 from atent.storage.points import join_points, keep_points
 from atent.storage.row_file import RowFile
-from atent.storage.rows import ATTACK, robust_rate
+from atent.storage.rows import ATTACK, Rate, robust_rate
 from attacked_run import attacked_run
 from html_check import Reader, check_page
 from test_cli import assert_refused, atent
@@ -193,8 +194,25 @@ def test_runs_without_attacks_rows_alone_and_half_written(tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:-200])
     (half / "environment.json").write_text('{"starts": [')
     words = " ".join(read(half).text_of("p"))
+    assert "Left out: " in words
     assert "is unfinished: 0 of 20 images" in words
     assert "environment.json" in words
+
+    page = read(trained(tmp_path / "killed", epochs=0))
+    assert page.text_of("code")[0] == "atent train demo"
+    assert "The same command continues the training:" in page.text_of("p")
+
+
+def test_commands_open_the_network_and_the_data_as_the_training_did(tmp_path: Path) -> None:
+    """The next attack and the check of the rows, of a network of the user's and of data in another folder."""
+    folder = trained(tmp_path / "own", model="my_nets:tiny")
+    start = {"command": "atent train mine.toml --data-dir ../data --model my_nets:tiny"}
+    (folder / "environment.json").write_text(json.dumps({"starts": [start]}))
+    (folder / "best.safetensors").touch()
+    options = "--model my_nets:tiny --data-dir ../data"
+    assert f"atent attack {folder} {options} --suite strong --save-images" in read(folder).text_of("code")
+    write(folder, [True] * 4, model="my_nets:tiny")
+    assert f"atent verify {folder} {options}" in read(folder).text_of("code")
 
 
 def test_names_are_escaped_everywhere(tmp_path: Path) -> None:
@@ -229,6 +247,32 @@ def test_several_runs_side_by_side(tmp_path: Path) -> None:
     assert not page.all("img")
     assert len(page.all("svg")) == 3
     assert page.text_of("h1") == ["50 runs"]
+
+
+def test_the_figure_of_differences_is_at_the_main_threat(tmp_path: Path) -> None:
+    for name, robust in (("one", True), ("two", False)):
+        folder = trained(tmp_path / name)
+        for threat in ("linf:0.0", "linf:0.30", "linf:0.4"):
+            write(folder, [robust] * 20, threat=threat, weights=name * 10)
+    page = read(tmp_path / "one", tmp_path / "two")
+    assert any("linf:0.3: difference from one" in text for text in page.text_of("figcaption"))
+
+
+def test_many_remarks_are_folded(tmp_path: Path) -> None:
+    folders = [trained(tmp_path / f"run-{k}") for k in range(10)]
+    for folder in folders[:2]:
+        write(folder, [True] * 4, weights=folder.name * 10)
+    page = read(*folders)
+    assert "What is not compared, and other remarks: 8" in page.text_of("summary")
+
+
+def test_the_names_of_a_legend_fit_into_the_figure() -> None:
+    """Two long names are below each other."""
+    for length, columns in ((12, 2), (34, 1)):
+        lines = {letter * length: [(0.0, Rate(0.5, 0.4, 0.6)), (0.1, Rate(0.4, 0.3, 0.5))] for letter in "ab"}
+        svg = against_eps("eps", "linf", lines).svg
+        places = {re.search(rf'x="([\d.]+)"[^>]*>{letter * length}<', svg) for letter in "ab"}
+        assert len({place[1] for place in places if place}) == columns, length
 
 
 def test_large_images_are_scaled_down_and_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

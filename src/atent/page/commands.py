@@ -51,6 +51,26 @@ def evaluation_commands(found: Found) -> list[str]:
     return list(dict.fromkeys(command for command in made if command))
 
 
+def attack_command(found: Found) -> str:
+    """The attack to begin with."""
+    return shlex.join(["atent", "attack", str(found.folder), *_opened(found), "--suite", "strong", "--save-images"])
+
+
+def verify_command(found: Found) -> str:
+    """The command that checks the rows; empty if there are none, or no network to check them with."""
+    attacked = [attack.header for group in found.groups for attack in group.attacks]
+    headers = [*attacked, *(one.header for one in found.certified)]
+    pretrained = bool(headers) and all(is_zoo(str(header["model"])) for header in headers)
+    known = found.evaluated and (found.trained or pretrained)
+    return shlex.join(["atent", "verify", str(found.folder), *_opened(found)]) if known else ""
+
+
+def _opened(found: Found) -> list[str]:
+    """The options that opening the network and the data of a run needs: a network of the user's, another folder."""
+    model = str(found.recipe.get("model", ""))
+    return [*(["--model", model] if is_users(model) else []), *_data_dir(found)]
+
+
 def needs_weights(found: Found) -> bool:
     """Whether the commands need a file of weights that the folder does not have, as $WEIGHTS."""
     return any('"$WEIGHTS"' in command for command in evaluation_commands(found))

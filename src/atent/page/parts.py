@@ -41,6 +41,10 @@ class Table(NamedTuple):
         cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
         return cls(caption, columns, cells, frozenset(range(left, len(columns))), note)
 
+    def filled(self) -> "Table":
+        """The table without the columns that are empty in every row."""
+        return self.compact(*(k for k in range(len(self.columns)) if not any(row[k].text for row in self.rows)))
+
     def compact(self, *places: int) -> "Table":
         """The table without those of these columns that have the same text in every row."""
         same = {place for place in places if len({row[place].text for row in self.rows}) <= 1}

@@ -13,6 +13,7 @@ from atent.page.accuracy import (
     eps_figures,
     estimate_table,
 )
+from atent.page.commands import attack_command, training_commands, verify_command
 from atent.page.curves import by_rows, compared_trainings
 from atent.page.gallery import gallery
 from atent.page.gather import Found
@@ -21,6 +22,7 @@ from atent.page.side_by_side import LONG, difference_parts, overview_table, sett
 from atent.page.training import cost_table, repeat_parts, setting_folds, training_parts, training_warnings
 from atent.report.tables import Group
 from atent.report.verdict import verdict
+from atent.storage.certificates import Certified
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def _one(found: Found) -> Page:
     main, shown = found.main, gallery(found)
     summary: list[Part] = [Note(line, "verdict") for line in verdicts(found)]
     if not found.evaluated:
-        summary.append(_next(found))
+        summary += _next(found)
     under_attack = [*eps_figures("eps", found.groups, by_network=False), *attack_tables(found.groups)]
     sections = [
         Section("summary", "Summary", summary),
@@ -77,7 +79,20 @@ def verdicts(found: Found) -> list[str]:
         lines.append(verdict(name, str(group.threat), size, group.robust, clean, found.warnings(group)))
     most = [line for line, group in zip(lines, found.groups, strict=True) if group is found.main]
     chosen = lines if len(lines) <= 3 else most
-    return [*chosen, *map(str, found.estimates)]
+    lines = [*chosen, *map(str, found.estimates), *map(_certified_words, found.certified[:3])]
+    return [line.replace(" %", "\u00a0%") for line in lines]
+
+
+def _certified_words(one: Certified) -> str:
+    radius, rate, how = (middle := _middle(one)), one.accuracy(middle), one.header
+    ends = f"{100 * rate.value:.1f} % certified [{100 * rate.low:.1f}, {100 * rate.high:.1f}]"
+    size = f"{len(one.rows):,} test images"
+    return f"smoothed with sigma {how['sigma']:g}, l2 radius {radius:.4g}, {size}: {ends}"
+
+
+def _middle(one: Certified) -> float:
+    """The radius that stands for all: the middle one."""
+    return one.radii[len(one.radii) // 2][0]
 
 
 def _headlines(found: Found) -> list[Headline]:
@@ -93,19 +108,21 @@ def _headlines(found: Found) -> list[Headline]:
         words = f"at {one.threat}, {one.name}, whole test set"
         shown.append(Headline(f"{value:.1f} %", words, f"{low:.1f} to {high:.1f}"))
     for proven in found.certified[:1]:
-        radii = [radius for radius, _ in proven.radii]
-        radius = radii[len(radii) // 2]
-        rate = proven.accuracy(radius)
+        rate = proven.accuracy(radius := _middle(proven))
         ends = f"{100 * rate.low:.1f} to {100 * rate.high:.1f}"
-        shown.append(Headline(f"{100 * rate.value:.1f} %", f"certified at l2 radius {radius:.4g}", ends))
+        words = f"certified at l2 radius {radius:.4g}, {len(proven.rows):,} {proven.header['data']} test images"
+        shown.append(Headline(f"{100 * rate.value:.1f} %", words, ends))
     return shown
 
 
-def _next(found: Found) -> Part:
+def _next(found: Found) -> list[Part]:
     if found.trained:
-        command = shlex.join(["atent", "attack", str(found.folder), "--suite", "strong", "--save-images"])
-        return Commands("The network is trained, and no attack or certificate is finished. Next:", [command])
-    return Note("No attack or certificate is finished, and there is no trained network yet.", "warning")
+        words = "The network is trained, and no attack or certificate is finished. Next:"
+        return [Commands(words, [attack_command(found)])]
+    asked, known = found.recipe.get("epochs"), training_commands(found)[-1:]
+    note = Note("No attack or certificate is finished, and the folder has no trained network.", "warning")
+    halted = isinstance(asked, int) and len(found.history) < asked
+    return [note, Commands("The same command continues the training:", known)] if halted and known else [note]
 
 
 def check_parts(runs: Sequence[Found], more: Sequence[str] = ()) -> list[Part]:
@@ -119,16 +136,16 @@ def check_parts(runs: Sequence[Found], more: Sequence[str] = ()) -> list[Part]:
             parts += [] if one.warnings else [Note(f"{place}: nothing suspicious.")]
         parts += [Note(f"{start}{words}.", "warning") for words in training_warnings(found)]
         if found.groups and not found.checks and len(runs) == 1:
-            parts.append(Note("The checks for failed attacks were not run: atent attack RUN --checks."))
-        parts += [Note(f"{start}left out: {problem}.", "warning") for problem in found.problems]
-    return [*parts, *(Note(f"left out: {problem}.", "warning") for problem in more)]
+            parts.append(Note("The checks for failed attacks were not run; atent attack --checks runs them."))
+        parts += [Note(f"{start}{'left' if start else 'Left'} out: {one}.", "warning") for one in found.problems]
+    return [*parts, *(Note(f"Left out: {problem}.", "warning") for problem in more)]
 
 
 def _afterwards(runs: Sequence[Found]) -> Commands:
     folders = [str(found.folder) for found in runs]
     lines = [shlex.join(["atent", "report", *folders])]
-    if len(runs) == 1 and runs[0].trained and runs[0].evaluated:
-        lines.insert(0, shlex.join(["atent", "verify", *folders]))
+    if len(runs) == 1 and (check := verify_command(runs[0])):
+        lines.insert(0, check)
     return Commands("Check the rows, and make this page again:" if len(lines) > 1 else "Make this page again:", lines)
 
 

@@ -14,6 +14,7 @@ from atent.report.verdict import checks_in_words
 
 DIFFERENT = 8  # settings in a table of runs
 LONG = 60  # lines of a table that is not folded
+REMARKS = 6  # that are not folded
 
 
 def overview_table(runs: Sequence[Found]) -> Table:
@@ -32,9 +33,11 @@ def overview_table(runs: Sequence[Found]) -> Table:
             result = [str(main.threat), images, rate_cell(main.clean), rate_cell(main.robust), checks]
         rows.append([found.name, *made, epochs, *result])
     columns = ["run", "defense", "trained for", "data", "network", "epochs", "attacked at", "images"]
-    caption = "The runs: how they were trained, and their accuracy at one threat, in the worst case over its attacks"
+    caption = "The runs: how they were trained"
+    if any(found.main for found in runs):
+        caption += ", and their accuracy at one threat, in the worst case over its attacks"
     table = Table.of(caption, [*columns, "clean % [95 %]", "robust % [95 %]", "checks"], rows)
-    return table._replace(numeric=frozenset({5, 7, 8, 9})).compact(2, 3, 4, 5, 7, 10)
+    return table._replace(numeric=frozenset({5, 7, 8, 9})).compact(2, 3, 4, 5, 7, 10).filled()
 
 
 def setting_table(runs: Sequence[Found]) -> list[Part]:
@@ -57,7 +60,7 @@ def difference_parts(runs: Sequence[Found]) -> list[Part]:
         found = compare_networks([(one.folder, measured(one.name, one.groups, one.certified)) for one in runs])
     except UserError as error:
         return [Note(f"Nothing can be compared image by image: {error}.")]
-    common = _common(found)
+    common = _common(found, runs[0])
     shown = [one for one in found.differences if one.key == common]
     parts: list[Part] = [_difference_figure(found, shown)]
     if len(found.differences) > LONG:
@@ -65,7 +68,10 @@ def difference_parts(runs: Sequence[Found]) -> list[Part]:
         parts += [_difference_table(found, shown, f"{common.title} {common.threat}: "), folded]
     else:
         parts.append(_difference_table(found, found.differences))
-    return [*parts, *(Note(f"{remark}.") for remark in found.remarks)]
+    remarks: list[Part] = [Note(f"{remark.replace('left out: ', 'Left out: ', 1)}.") for remark in found.remarks]
+    if len(remarks) > REMARKS:
+        remarks = [Fold(f"What is not compared, and other remarks: {len(remarks)}", remarks)]
+    return [*parts, *remarks]
 
 
 def _difference_table(found: Comparison, some: Sequence[Difference], start: str = "") -> Table:
@@ -87,8 +93,12 @@ def _difference_figure(found: Comparison, shown: Sequence[Difference]) -> Part:
     return paired_differences("differences", rows, found.reference, f"{key.title} {key.threat}".strip())
 
 
-def _common(found: Comparison) -> Key:
-    """The measurement that most networks share; of several, a worst case."""
+def _common(found: Comparison, first: Found) -> Key:
+    """The measurement that most networks share; of several, the main threat of the first run, then a worst case."""
+    main = str(first.main.threat.with_radius(first.main.threat.eps)) if first.main else ""
     attacks = [one for one in found.differences if one.key.title not in (CLEAN, CERTIFIED)] or found.differences
     keys = [one.key for one in attacks]
-    return max(keys, key=lambda key: (keys.count(key), key.title.startswith("worst case")))
+    most = max(map(keys.count, keys))
+    shared = [key for key in dict.fromkeys(keys) if keys.count(key) == most]
+    middle = shared[len(shared) // 2]  # of certificates: neither radius 0 nor the largest
+    return max(shared, key=lambda key: (key.threat == main, key.title.startswith("worst case"), key == middle))

@@ -142,16 +142,16 @@ def cost_table(runs: Sequence[Found]) -> list[Part]:
         costs += [(f"{one.name} {one.threat}, sample", one.cost) for one in found.estimates]
         costs += [(f"certificates, sigma {one.header['sigma']:g}", one.cost) for one in found.certified]
         costs += [(f"{one.header['label']} on certified images", one.cost) for one in found.brackets]
-        rows += [[found.name, words, *_passes(cost), _seconds(cost.seconds)] for words, cost in costs]
+        rows += [[found.name, words, *_spent(cost)] for words, cost in costs]
     columns = ["network", "work", "images forward", "images backward", "seconds"]
     note = "Times are of the machine that did the work; passes are counted."
     return [Table.of("What it took", columns, rows, left=2, note=note).compact(0)] if rows else []
 
 
-def _passes(cost: Cost) -> list[Cell]:
+def _spent(cost: Cost) -> list[Cell]:
     if cost == Cost():  # rows of the first versions
-        return [Cell("not recorded"), Cell("not recorded")]
-    return [Cell(f"{count:,}", count) for count in (cost.forward, cost.backward)]
+        return [Cell("not recorded")] * 3
+    return [*(Cell(f"{count:,}", count) for count in (cost.forward, cost.backward)), _seconds(cost.seconds)]
 
 
 def _seconds(seconds: float) -> Cell:
