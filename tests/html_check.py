@@ -24,6 +24,8 @@ class Reader(HTMLParser):
         self.tags.append((tag, {key: value or "" for key, value in attrs}))
         if tag not in VOID:
             self.open.append(tag)
+        if tag == "code":
+            self.texts.append((tag, ""))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, {key: value or "" for key, value in attrs}))
@@ -33,7 +35,9 @@ class Reader(HTMLParser):
             self.faults.append(f"</{tag}> at {self.getpos()}")
 
     def handle_data(self, data: str) -> None:
-        if self.open and data.strip():
+        if "code" in self.open:  # one text, whatever tags are inside
+            self.texts[-1] = ("code", self.texts[-1][1] + data)
+        elif self.open and data.strip():
             self.texts.append((self.open[-1], data.strip()))
 
     def all(self, *names: str) -> list[dict[str, str]]:

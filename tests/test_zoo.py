@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +21,7 @@ from atent.models.weights import weights_hash
 from atent.storage.files import load_tensors, read_json
 from atent.zoo import index
 from atent.zoo.index import entry_of, is_zoo, read_index, weights_file
+from html_check import Reader
 from test_cli import SETTINGS, assert_refused, atent
 from toy_zoo import ROOT, fill_zoo, toy_zoo, untrained_run
 
@@ -121,10 +123,11 @@ def test_every_command_takes_a_network_by_name(
     assert entry_of("zoo:toy").weights in shown
     assert atent("report", "zoo:toy", "zoo:toy-smooth", "--out", "both.html") == 0
     assert atent("report", "zoo:toy-smooth", "--out", "one.html") == 0
-    command = "atent attack zoo:toy-smooth --data mnist-small --attack pgd"
     page = Path("one.html").read_text()
-    (printed,) = re.findall(rf"{command}[^<\n]*", page)
+    printed, verify, _ = Reader(page).text_of("code")
+    assert printed.startswith("atent attack zoo:toy-smooth --data mnist-small --attack pgd")
     assert printed.endswith("--smooth 0")
+    assert verify == "atent verify runs/zoo-toy-smooth"
     assert "A pretrained network of the package: small-cnn on mnist, trained against l2:0.1" in page
     assert atent("compare", "zoo:toy", "zoo:toy-smooth") == 0
     capsys.readouterr()
@@ -137,6 +140,30 @@ def test_every_command_takes_a_network_by_name(
     assert read_json(tmp_path / "hub" / "config.json")["weights_sha256"] == header["weights"]
     assert (tmp_path / "hub" / "README.md").read_text().startswith("---\n")
     assert toys
+
+
+def test_every_command_in_the_report_of_a_pretrained_network_works_when_pasted(
+    toys: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another folder; the rows are the same, image by image."""
+    assert toys
+    assert atent("attack", "zoo:toy", *FEW, "--save-images") == 0
+    few = ["--n", 20, "--radii", "0,.1", "--examples", 3, "--threads", 1, "--sigma", 0.5]
+    assert atent("certify", "zoo:toy", *few) == 0
+    assert atent("report", "zoo:toy") == 0
+    commands = Reader(Path("report.html").read_text()).text_of("code")
+    assert [command.split()[1] for command in commands] == ["attack", "certify", "verify", "report"]
+    before = Path("runs").resolve()
+    (tmp_path / "again").mkdir()
+    monkeypatch.chdir(tmp_path / "again")
+    for command in commands:
+        assert atent(*shlex.split(command)[1:]) == 0, command
+    files = [path.relative_to(before) for path in before.rglob("*.jsonl")]
+    assert len(files) == 2
+    for file in files:
+        texts = [(place / file).read_text().splitlines() for place in (before, Path("runs"))]
+        rows = [[line for line in one if '"cost"' not in line] for one in texts]
+        assert rows[0] == rows[1], file.name
 
 
 def test_a_smoothed_network_is_certified_with_its_own_noise(
