@@ -88,10 +88,14 @@ def _first_pass(model: nn.Module, x: Tensor, label: int) -> Iterator[None]:
         nonlocal inside
         inside = True
 
-    def ends(_: nn.Module, __: Any, logits: Any) -> None:
+    def ends(_: nn.Module, given: Any, logits: Any) -> None:
         nonlocal inside
         inside = False
         remove()
+        images = len(given[0]) if given and isinstance(given[0], Tensor) else len(x)
+        if isinstance(logits, Tensor) and logits.dim() and len(logits) != images:
+            shape = tuple(logits.shape)
+            raise UserError(f"the network returned {shape} for {images} images; expected ({images}, classes)")
         _check_known(label, logits)
 
     hooks = (model.register_forward_pre_hook(begins), model.register_forward_hook(ends))

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import torch
 
-from atent.errors import UserError
+from atent.errors import UserError, one_line
+from atent.limits import THREADS, check_range
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc's malloc.h
 
 
 def prepare(threads: int | None = None) -> None:
     """Set the number of threads and keep freed memory in the process."""
+    check_range("--threads", threads, 1, max(THREADS, os.cpu_count() or 1))
     if threads is not None:
-        if threads < 1:
-            raise UserError(f"--threads {threads}; allowed: 1 or more")
         torch.set_num_threads(threads)
     # Bit-identical runs; TF32 convolutions would make an attack's gradients less exact.
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
@@ -69,7 +69,7 @@ def pick_device(name: str) -> torch.device:
             raise RuntimeError(f"a {device.type} device cannot be used")
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = one_line(str(error).splitlines()[0])
         raise UserError(f"--device {name}: {reason}; 'cpu' always works, 'auto' uses a GPU if there is one") from None
     return _numbered(device)
 

@@ -9,24 +9,25 @@ import inspect
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
-from inspect import isfunction
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, ValidationError
 from pydantic_core import to_jsonable_python
 
-from atent.errors import UserError, unknown
+from atent.errors import UserError, reason_of, shown, unknown
+from atent.limits import Copies as Copies
+from atent.limits import Count as Count
+from atent.limits import Fraction as Fraction
+from atent.limits import Scale as Scale
+from atent.limits import Size as Size
+from atent.limits import Tolerance as Tolerance
+from atent.limits import Whole as Whole
+from atent.signatures import OwnSignature, readable_signature
+from atent.signatures import in_words as in_words
 
 T = TypeVar("T")
 
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
-Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Scale = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, le=1)]
-Tolerance = Annotated[float, Field(ge=0, lt=1)]
 Start = Literal["center", "near", "uniform", "unboxed", "corner", "gaussian"]
 Direction = Literal["steepest", "raw"]
 Projection = Literal["last", "every", "never"]
@@ -49,49 +50,14 @@ else:
     def method(cls):
         """Make `cls` a frozen dataclass that checks its fields' types and ranges and refuses unknown ones."""
         made = _dataclass(frozen=True, config=ConfigDict(extra="forbid"))(cls)
-        made.__signature__ = _Signature(made, _readable(inspect.signature(made)))
+        made.__signature__ = OwnSignature(made, readable_signature(inspect.signature(made)))
         return made
 
 
 def readable(function: T) -> T:
     """Show the types of a public function as a person writes them, in `help` and in notebooks."""
-    function.__signature__ = _readable(inspect.signature(function))  # type: ignore[attr-defined,arg-type]
+    function.__signature__ = readable_signature(inspect.signature(function))  # type: ignore[attr-defined,arg-type]
     return function
-
-
-class _Signature(NamedTuple):
-    """The signature of a class, but not of those that inherit from it: they may add fields."""
-
-    cls: type
-    signature: inspect.Signature
-
-    def __get__(self, _: object, owner: type) -> inspect.Signature:
-        if owner is not self.cls:
-            raise AttributeError
-        return self.signature
-
-
-class _Words(str):
-    __repr__ = str.__str__  # without quotes
-
-
-def _readable(signature: inspect.Signature) -> inspect.Signature:
-    known = [one.replace(annotation=_Words(in_words(one.annotation))) for one in signature.parameters.values()]
-    named = {one.name: one.replace(default=_Words(one.default.__name__)) for one in known if isfunction(one.default)}
-    return inspect.Signature([named.get(one.name, one) for one in known])
-
-
-def in_words(annotation: Any) -> str:
-    """A type as a person writes it: `int (>= 1)`, `float (> 0) | None`, `'eval' | 'train'`."""
-    kind, inside = get_origin(annotation), get_args(annotation)
-    if kind is Annotated:
-        signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-        limits = [(sign, getattr(one, key, None)) for one in inside[1].metadata for key, sign in signs.items()]
-        return f"{in_words(inside[0])} ({', '.join(f'{sign} {end:g}' for sign, end in limits if end is not None)})"
-    if kind in (Union, UnionType, Literal):
-        return " | ".join(repr(one) if kind is Literal else in_words(one) for one in inside)
-    name = str(getattr(kind or annotation, "__name__", annotation))
-    return {"NoneType": "None", "Module": "nn.Module"}.get(name, name)
 
 
 def is_imported(name: object) -> bool:
@@ -130,8 +96,10 @@ def import_object(name: str, kind: str) -> Any:
         sys.path.insert(0, here)
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise UserError(f"cannot import {kind} {name!r}: {error}; allowed: package.module:Name on the path") from None
+    except (Exception, SystemExit) as error:  # the module is the user's: it may do anything
+        raised = "" if isinstance(error, ImportError | AttributeError | ValueError) else f"{type(error).__name__}: "
+        reason = f"{raised}{reason_of(error)}"
+        raise UserError(f"cannot import {kind} {name!r}: {reason}; allowed: package.module:Name on the path") from error
 
 
 def make(table: Mapping[str, T], settings: Mapping[str, Any], kind: str, where: str = "") -> Any:
@@ -154,8 +122,12 @@ def make(table: Mapping[str, T], settings: Mapping[str, Any], kind: str, where: 
         return build(**fields)
     except ValidationError as error:
         raise UserError(explain(error, where or f"{kind} {name}")) from None
-    except TypeError as error:
-        raise UserError(f"{kind} {name} cannot be made of {fields}: {error}") from error
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        if not is_imported(name) and not isinstance(error, TypeError):
+            raise
+        raise UserError(f"{kind} {name} cannot be made of {shown(fields)}: {reason_of(error)}") from error
 
 
 def _check_class(found: object, name: str, kind: str) -> None:
@@ -236,15 +208,17 @@ def explain(error: ValidationError, where: str) -> str:
     message = first["msg"].removeprefix("Value error, ")
     if isinstance(first["input"], dict) or not field:  # the error is about a whole table
         return f"{where}: {message}"
-    return f"{where}: {field} = {first['input']!r}: {message[:1].lower()}{message[1:]}"
+    return f"{where}: {field} = {shown(first['input'])}: {message[:1].lower()}{message[1:]}"
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
     """`defense.steps=5` as a key and a TOML value; a value that is not TOML is a string."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"--set {text!r}; allowed: key=value such as epochs=2 or defense.steps=5")
+        raise UserError(f"--set {shown(text)}; allowed: key=value such as epochs=2 or defense.steps=5")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists of thousands of levels
+        raise UserError(f"--set {shown(text)}: too long or too deep; allowed: a value of the recipe's kind") from None

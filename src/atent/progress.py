@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from atent.errors import Interrupted
+from atent.errors import Interrupted, one_line
 
 SECONDS_BETWEEN_LINES = 15.0
 BAR_WIDTHS = (10, 40)
@@ -28,7 +28,10 @@ def say(line: str, file: TextIO | None = None, indent: int = 2) -> None:
     The lines after the first are indented by `indent`. A word longer than a line, such as a path, is not broken.
     """
     file = file or sys.stderr
+    if file is None:  # the stream was closed
+        return
     width = terminal_width(file)
+    line = line if line.isprintable() else f"{' ' * (len(line) - len(line.lstrip(' ')))}{one_line(line)}"
     print(line if width is None else wrapped(line, width, indent), file=file, flush=True)
 
 

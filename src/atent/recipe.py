@@ -11,9 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from atent.attacks import Attack, Pgd, make_attack
 from atent.data.images import Augmentation
 from atent.defenses import DEFENSES, Defense, in_two_parts
-from atent.errors import UserError, unknown
+from atent.errors import UserError, shown, unknown
+from atent.limits import Seed, Side
 from atent.methods import (
     Choice,
+    Copies,
     Count,
     Scale,
     chosen_by,
@@ -68,10 +70,10 @@ class Recipe(BaseModel):
     minutes: Annotated[float, Field(gt=0, le=525_600, allow_inf_nan=False)] | None = None
     recoveries: Annotated[int, Field(ge=0, le=10)] | None = None
     batch: Count = 128
-    seed: int = 0
+    seed: Seed = 0
     validation: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] | Literal["auto"] = "auto"
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    resize: Count | None = None
+    resize: Side | None = None
     white: Annotated[int, Field(ge=1, le=65535)] | None = None
     augment: Augmentation = "none"
     standardize: bool = False
@@ -90,7 +92,7 @@ class Recipe(BaseModel):
     monitor: dict[str, Any] = {"name": "apgd", "steps": 20}
     monitor_examples: Count = 1000
     smooth: Scale = 0.0
-    monitor_draws: Count = 16
+    monitor_draws: Copies = 16
     choose: Choice | None = None
     patience: Count | None = None
 
@@ -220,7 +222,7 @@ def load_recipe(name: str, overrides: Mapping[str, Any] | None = None, *, build:
 def parse_recipe(table: Mapping[str, Any], where: str, *, make: Literal["all", "ours", "none"] = "none") -> Recipe:
     """Check a table; the first error is reported in one line. `make`: which methods are made (see `Recipe`)."""
     if not isinstance(table, Mapping):
-        raise UserError(f"{where}: the recipe is {table!r}; expected a table")
+        raise UserError(f"{where}: the recipe is {shown(table)}; expected a table")
     for part, kind in ((table, Recipe), (table.get("schedule"), Schedule)):
         for key in part if isinstance(part, Mapping) and not (kind is Schedule and imports(part)) else ():
             if key not in field_names(kind):

@@ -15,7 +15,7 @@ def harm(draw: Draw, path: Path) -> str:
     if what < 0.03:
         return replaced(draw, path)
     content = path.read_bytes()
-    if path.suffix in (".json", ".jsonl") and what < 0.6:
+    if path.suffix in (".json", ".jsonl") and what < 0.75:
         return rewritten(draw, path, content)
     if path.suffix == ".safetensors" and what < 0.4:
         return reheaded(draw, path, content)

@@ -69,6 +69,7 @@ def _restored() -> Iterator[None]:
         sys.path[:] = path
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        torch.set_grad_enabled(True)  # an interrupt may come while it is off
         if torch.get_num_threads() != 1:
             torch.set_num_threads(1)
         for name in set(sys.modules) - modules:

@@ -48,8 +48,9 @@ def play(draw: Draw, prepared: Path, folder: Path) -> Outcome:
     way = harm(draw, path)
     verb = draw.choices(list(READERS), WEIGHTS)[0]
     words = [str(path.relative_to(folder)) if word == "run/attack" else word for word in READERS[verb]]
-    ended = command(*words, patience=5)
-    faults = faults_of(ended) + wrong_numbers(verb, ended, prepared, folder, path)
+    ended = command(*words, patience=8)
+    hangs = ["hangs: interrupted after 8 s"] if ended.code == 130 else []
+    faults = hangs + faults_of(ended) + wrong_numbers(verb, ended, prepared, folder, path)
     return Outcome(f"{path.relative_to(folder)}: {way}; atent {' '.join(words)}", tuple(faults))
 
 
@@ -64,7 +65,8 @@ def wrong_numbers(verb: str, ended: Ended, prepared: Path, folder: Path, harmed:
         return [
             f"other rows in {path.relative_to(folder)}"
             for path in sorted((folder / "run").glob(f"{'sample' if verb == 'within' else verb}/*.jsonl"))
-            if (before := prepared / path.relative_to(folder)).exists() and rows(path) != rows(before)
+            if (before := prepared / path.relative_to(folder)).exists()
+            and rows(path) != rows(before)
             and path != harmed
         ]
     if verb == "train" and (folder / "run" / "last.safetensors").is_file():

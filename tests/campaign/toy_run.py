@@ -40,7 +40,19 @@ def write_data(path: Path, count: int = 36, seed: int = 0) -> Path:
 
 
 def train(*more: str) -> list[str]:
-    return ["train", "recipe.toml", "--out", "run", "--threads", "1", "--device", "cpu", "--checkpoint-batches", "1", *more]
+    return [
+        "train",
+        "recipe.toml",
+        "--out",
+        "run",
+        "--threads",
+        "1",
+        "--device",
+        "cpu",
+        "--checkpoint-batches",
+        "1",
+        *more,
+    ]
 
 
 def prepare_run(place: Path) -> None:

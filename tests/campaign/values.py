@@ -39,7 +39,9 @@ def strange(draw: Draw, depth: int = 0) -> Any:
 def to_json(value: Any) -> bytes:
     """JSON of values that may be nested deeper than Python's own writer goes."""
     if isinstance(value, dict):
-        return b"{" + b", ".join(json.dumps(str(key)).encode() + b": " + to_json(one) for key, one in value.items()) + b"}"
+        return (
+            b"{" + b", ".join(json.dumps(str(key)).encode() + b": " + to_json(one) for key, one in value.items()) + b"}"
+        )
     opened = 0
     while isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
         opened, value = opened + 1, value[0]

@@ -5,10 +5,11 @@ Slow imports are inside the commands, so that `atent --help` is fast.
 
 import inspect
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -29,6 +30,7 @@ from atent.cli import (
     verify,
     zoo,
 )
+from atent.cli.last_resort import last_words
 from atent.cli.options import TargetOptions
 from atent.errors import Interrupted, LostProcess, ThreatWarning, UserError
 
@@ -90,39 +92,66 @@ def _version(
 
 def main() -> None:
     """Run the command; a user's error prints one line and gives exit code 2."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `__main__` has it while it imports
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code = _run()
+    except KeyboardInterrupt:  # again, while the first one was handled
+        code = STOPPED
+    _close_streams()
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command; returns its exit code."""
     try:
         with _doubts_in_a_line(), _joined():
             code = app(prog_name="atent", standalone_mode=False)
             if code == STOPPED:  # typer returns this for a KeyboardInterrupt
                 raise KeyboardInterrupt
+            return code if isinstance(code, int) else 0
     except UserError as error:
-        code = _fail(str(error))
+        return _fail(str(error))
     except BrokenPipeError:  # `atent list | head`
-        code = 1
+        return 1
     except OSError as error:
-        code = _fail(f"{error.filename or 'the disk'}: {error.strerror or error}")
+        return _fail(f"{error.filename or 'the disk'}: {error.strerror or error}")
     except LostProcess as lost:
         from atent.parallel.join import leave
 
         _report(str(lost))
         leave()
+        raise
     except Interrupted as stop:
         _report(f"{stop}. Run the same command to resume.")
-        code = stop.code
+        return stop.code
+    except SystemExit as end:  # our own commands return
+        return _fail(f"code of a network or a method ended the process: sys.exit({end.code!r})")
     except KeyboardInterrupt:
         _report("stopped. Run the same command to resume.")
-        code = STOPPED
+        return STOPPED
     except Exception as error:
         # A usage error of the command-line library; the module of its class depends on the library's version.
-        if not hasattr(error, "format_message"):
-            _reports()
-            raise
-        code = _fail(f"{error.format_message()} (atent --help)")
-    sys.exit(code)
+        if hasattr(error, "format_message"):
+            return _fail(f"{error.format_message()} (atent --help)")
+        code, line = last_words(error)
+        _report(f"error: {line}")
+        return code
+
+
+def _close_streams() -> None:
+    """Flush the output here: where nobody reads it, Python would print a traceback of its own at the end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(message: str) -> int:
-    _report(f"error: {message}")
+    _report(f"error: {UserError(message)}")
     return 2
 
 

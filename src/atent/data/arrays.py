@@ -1,9 +1,7 @@
 """A user's own images: an .npz file with arrays x and y."""
 
 import hashlib
-import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,8 @@ from atent.data.folder import short_hash
 from atent.data.images import Images, Split, hold_out
 from atent.errors import UserError
 from atent.randomness import derive
+from atent.storage import disk
+from atent.storage.npz import open_npz
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Arrays:
 
     @property
     def record(self) -> dict[str, Any]:
+        disk.check_regular(self.path)
         with self.path.open("rb") as file:
             return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
@@ -41,7 +42,7 @@ class Arrays:
         return short_hash([self.record, self.test_share, *([] if self.white is None else [self.white])])
 
     def images(self, split: Split) -> Images:
-        with self._opened() as arrays:
+        with open_npz(self.path) as arrays:
             classes = self._classes(arrays)
             if "x_test" in arrays:
                 return self._read(arrays, "" if split == "train" else "_test", classes)
@@ -49,24 +50,10 @@ class Arrays:
         train, test = hold_out(everything, self.test_share, derive(0, "test split"))
         return train if split == "train" else test
 
-    @contextmanager
-    def _opened(self) -> Iterator[Mapping[str, NDArray[Any]]]:
-        with self.path.open("rb") as file:
-            try:
-                found = np.load(file, allow_pickle=False)
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-                raise UserError(f"cannot read {self.path}: {error}") from None
-            if not isinstance(found, np.lib.npyio.NpzFile):
-                raise UserError(f"{self.path} is not an .npz file of arrays x and y")
-            yield found
-
     def _array(self, arrays: Mapping[str, NDArray[Any]], name: str) -> NDArray[Any]:
         if name not in arrays:
             raise UserError(f"{self.path} has no array {name!r}; found: {', '.join(arrays)}; needed: x and y")
-        try:
-            return arrays[name]
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:  # damaged, or pickled objects
-            raise UserError(f"{self.path}: cannot read array {name!r}: {error}") from None
+        return arrays[name]
 
     def _classes(self, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
         """The names of the classes or, without them, the labels of the training images as text."""

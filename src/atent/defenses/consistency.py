@@ -5,7 +5,7 @@ from torch import Generator, Tensor, nn
 from atent.defenses.protocols import Term, Terms
 from atent.inputs import checked
 from atent.losses import cross_entropy, divergence
-from atent.methods import Count, Scale, Size, Tolerance, method
+from atent.methods import Copies, Scale, Size, Tolerance, method
 from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
 from atent.threat import Threat
 
@@ -22,7 +22,7 @@ class Consistency:
     """
 
     sigma: Size = 0.25
-    draws: Count = 2
+    draws: Copies = 2
     beta: Scale = 10.0
     eta: Scale = 0.5
     label_smoothing: Tolerance = 0.0

@@ -7,7 +7,7 @@ from torch import Generator, Tensor, nn
 
 from atent.defenses.protocols import Search, Term, Terms
 from atent.losses import cross_entropy
-from atent.methods import Count, Size, Start, method
+from atent.methods import Copies, Count, Size, Start, method
 from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
 from atent.threat import Threat
 
@@ -23,7 +23,7 @@ class SmoothAdv(Search):
     """
 
     sigma: Size = 0.25
-    draws: Count = 2
+    draws: Copies = 2
     _: KW_ONLY
     steps: Count = 4
     reach: Size = 2.0

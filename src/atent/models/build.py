@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from atent.errors import UserError
+from atent.errors import UserError, reason_of
 from atent.methods import look_up
 from atent.models.lenet5 import LeNet5
 from atent.models.outside import is_library, outside_model, pretrained_model
@@ -65,8 +65,8 @@ def _built(name: str, shape: Shape) -> nn.Module:
     build: Callable[..., nn.Module] = outside_model(name) or look_up(MODELS, name, "model")
     try:
         network = build(shape) if _wants_shape(build) else build()
-    except Exception as error:
-        raise UserError(f"model {name!r} failed on {shape}: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # the function is the user's: it may do anything
+        raise UserError(f"model {name!r} failed on {shape}: {type(error).__name__}: {reason_of(error)}") from error
     if not isinstance(network, nn.Module):
         raise UserError(f"model {name!r} returned {type(network).__name__}; expected a torch.nn.Module")
     return network
@@ -93,9 +93,8 @@ def _fitting(name: str, network: nn.Module, shape: Shape) -> nn.Module:
                 network.train()
             with borrowed(network):
                 logits = network(black)
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"model {name!r} does not take images of shape {shape.image}: {reason}") from error
+    except (Exception, SystemExit) as error:
+        raise UserError(f"model {name!r} does not take images of shape {shape.image}: {reason_of(error)}") from error
     found = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if found != (2, shape.classes):
         raise UserError(f"model {name!r} returned {found} for 2 images; expected logits of shape (2, {shape.classes})")

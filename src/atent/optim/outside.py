@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from atent.errors import UserError
+from atent.errors import UserError, reason_of
 from atent.methods import import_object, is_imported, make
 from atent.optim.optimizers import OPTIMIZERS, Optimizer
 from atent.optim.schedule import Rates, Schedule
@@ -99,7 +99,7 @@ def _building(found: Any, name: str) -> Any:
     def build(self: Any, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         try:
             optimizer: torch.optim.Optimizer = found(parameters, **asdict(self))
-        except (TypeError, ValueError, RuntimeError) as error:  # some refuse the network's parameters
+        except Exception as error:  # some refuse the network's parameters
             raise UserError(f"optimizer {name}: {_line(error)}") from None
         return optimizer
 
@@ -118,7 +118,7 @@ def _course(schedule: Any, total: int) -> list[float]:
             factors.append(float(optimizer.param_groups[0]["lr"]) / schedule._lr)
             optimizer.step()
             scheduler.step()
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except Exception as error:
         if len(factors) < total:
             raise UserError(f"schedule {type(schedule).__name__}: {_line(error)}") from None
     return factors
@@ -135,5 +135,4 @@ def _whole(self: Any, done: float) -> float:  # noqa: ARG001 (as a schedule has 
     return 1.0
 
 
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+_line = reason_of

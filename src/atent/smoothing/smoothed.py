@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from atent.errors import UserError
 from atent.inputs import check_images, checked
+from atent.limits import COPIES, check_range
 from atent.network import answers, borrowed
 from atent.randomness import derive
 from atent.smoothing.bounds import Certificate
@@ -29,8 +30,7 @@ class Smoothed(nn.Module):
         if isinstance(network, Smoothed):
             raise UserError("the network is smoothed already; allowed: the network inside, which is not randomized")
         Smoothing(sigma)  # checks it
-        if draws < 1:
-            raise UserError(f"draws {draws}; allowed: 1 or more")
+        check_range("draws", draws, 1, COPIES)
         self.network, self.sigma, self.draws, self.seed = network, sigma, draws, seed
         self.calls = 0
 

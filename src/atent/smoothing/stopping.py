@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from atent.errors import UserError
+from atent.limits import LARGEST, MOST, check_range
 from atent.smoothing.bounds import certified_radius, draws_for, largest_radius
 
 BLOCK = 100  # draws that are made and counted together
@@ -88,9 +89,9 @@ class Smoothing:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.sigma) and self.sigma > 0):
             raise UserError(f"sigma {self.sigma:g}; allowed: a finite number > 0")
+        check_range("sigma", self.sigma, 0, LARGEST)
         for name in ("n0", "n"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)}; allowed: 1 or more draws")
+            check_range(name, getattr(self, name), 1, MOST)
         if not 0 < self.alpha < 1:
             raise UserError(f"alpha {self.alpha:g}; allowed: above 0 and below 1")
         for radius in self.radii or ():

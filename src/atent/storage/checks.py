@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from atent.errors import UserError
-from atent.storage.files import alone, read_json, write_json
+from atent.storage.files import alone, write_json
 from atent.storage.row_file import leave_out
 from atent.storage.rows import variant_of
+from atent.storage.typed import CHECKS, read_typed
 from atent.threat import Threat
 
 FOLDER = "checks"
@@ -45,10 +46,9 @@ def kept_checks(folder: Path, report: Callable[[str], None] = leave_out) -> list
     found = []
     for path in sorted((folder / FOLDER).glob("*.json")):
         try:
-            one = read_json(path)
-            warnings = tuple(map(str, one["warnings"]))
-            place = (str(one["weights"]), str(one["data"]), variant_of(one))
-            found.append(Checked(*place, Threat.parse(one["threat"]), warnings))
-        except (UserError, KeyError, TypeError) as error:
-            report(f"{path}: {error}" if isinstance(error, UserError) else f"{path} is not a file of checks")
+            one = read_typed(path, CHECKS)
+            place = (one["weights"], one["data"], variant_of(one))
+            found.append(Checked(*place, Threat.parse(one["threat"]), tuple(one["warnings"])))
+        except UserError as error:
+            report(f"{path}: {error}")
     return found

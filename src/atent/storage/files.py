@@ -1,12 +1,13 @@
-"""Files that survive a kill: written under a temporary name, then renamed; file locks; JSON and tensors."""
+"""Files that survive a kill and a power cut: written under a temporary name, then renamed; locks; JSON; tensors."""
 
 import errno
+import glob
 import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from atent.errors import UserError
+from atent.storage import disk
 
 try:
     import fcntl
@@ -23,6 +25,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 
+PART = ".part"  # the end of the names of temporary files
 _INFO = "atent"  # the key of our JSON in a safetensors header
 _SUM = "atent-sha256"  # the key of the checksum in the same header
 _PART = "//"  # separates the part of a checkpoint from a tensor's name; the weights themselves have no part
@@ -62,17 +65,37 @@ def _open_lock(lock: Path) -> int:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file atomically: under a temporary name, flushed to disk, then renamed."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    disk.check_regular(path)
+    _remove_orphans(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:200]}.", suffix=PART)
+    temporary = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
-        Path(temporary).replace(path)
+        try:
+            _lock(handle)
+            disk.write(handle, content)
+            disk.sync(handle)
+            temporary.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
+            disk.rename(temporary, path)
+        finally:
+            os.close(handle)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+    disk.sync_folder(path.parent)
+
+
+def _remove_orphans(path: Path) -> None:
+    """Remove the temporary files that killed processes left of this file. Those of a living one are locked."""
+    for orphan in path.parent.glob(f".{glob.escape(path.name[:200])}.*{PART}") if fcntl else ():
+        with suppress(OSError), orphan.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            orphan.unlink(missing_ok=True)
+
+
+def _lock(handle: int) -> None:
+    if fcntl is not None:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _umask() -> int:
@@ -87,9 +110,9 @@ def write_json(path: Path, value: Mapping[str, object]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(disk.read(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+        raise error if isinstance(error, UserError) else UserError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"cannot read {path}: not a JSON object")
     return value
@@ -101,12 +124,13 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The complete lines of a JSONL file; an incomplete last line (after a kill) is skipped."""
+    disk.check_regular(path)
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
                 try:
                     row = json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise UserError(f"cannot read {path}: line {number}: {error}") from None
                 if not isinstance(row, dict):
                     raise UserError(f"cannot read {path}: line {number} is not a JSON object")
@@ -128,6 +152,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
     A checksum covers both. Files of other programs and of the first versions of atent have none.
     """
+    disk.check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -2,8 +2,6 @@
 
 import io
 import shutil
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from torch import Tensor
 from atent.errors import UserError
 from atent.progress import say
 from atent.storage.files import write_atomically
+from atent.storage.npz import open_npz
 from atent.storage.rows import Row
 
 _ARRAYS = ("x", "x_adv", "y", "index", "clean", "adversarial", "size", "robust")
@@ -54,10 +53,10 @@ def join_points(rows_file: Path) -> dict[str, NDArray[Any]]:
     """Join the files of the batches into one file next to the rows; returns its arrays."""
     arrays_file = rows_file.with_suffix(".npz")
     if not arrays_file.exists():
-        parts = [_load(path) for path in sorted(_parts(rows_file).glob("*.npz"))]
-        _save(arrays_file, {key: np.concatenate([part[key] for part in parts]) for key in parts[0]})
+        parts = [_checked(_load(path), path) for path in sorted(_parts(rows_file).glob("*.npz"))]
+        _save(arrays_file, {key: np.concatenate([part[key] for part in parts]) for key in _ARRAYS})
     shutil.rmtree(_parts(rows_file), ignore_errors=True)
-    return _load(arrays_file)
+    return _checked(_load(arrays_file), arrays_file)
 
 
 def read_points(rows_file: Path) -> dict[str, NDArray[Any]] | None:
@@ -65,13 +64,17 @@ def read_points(rows_file: Path) -> dict[str, NDArray[Any]] | None:
     path = rows_file.with_suffix(".npz")
     if not path.exists():
         return None
-    try:
-        found = _load(path)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+    return _checked(_load(path), path)
+
+
+def _checked(found: dict[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays, if each has an entry for each image, and images and points have one shape."""
     lengths = {key: len(found[key]) if key in found and found[key].ndim else -1 for key in _ARRAYS}
     if len(set(lengths.values())) > 1 or -1 in lengths.values() or found["x"].shape != found["x_adv"].shape:
-        raise UserError(f"{path} is not a file of --save-images: its arrays do not have one entry for each image")
+        raise UserError(
+            f"{path} is not a file of --save-images: its arrays do not have one entry for each image; remove it, and "
+            "the same `atent attack` command makes it again"
+        )
     return found
 
 
@@ -90,5 +93,5 @@ def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
-    with path.open("rb") as file, np.load(file) as found:
+    with open_npz(path) as found:
         return dict(found)

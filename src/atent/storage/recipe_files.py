@@ -62,8 +62,8 @@ def _inherited(name: str, heirs: tuple[Path, ...], filled: Filled) -> dict[str, 
         raise UserError(f"recipe {heirs[0]}: base = {name!r} leads back to {path}; allowed: a chain that ends")
     try:
         table = read_json(path) if path.suffix == ".json" else tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"recipe {name}: {error}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise error if isinstance(error, UserError) else UserError(f"recipe {name}: {error}") from None
     for key in (*METHODS, "schedule"):
         if isinstance(table.get(key), str):  # as with --set
             table[key] = {"name": table[key]}

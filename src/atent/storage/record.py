@@ -55,5 +55,7 @@ def record(
                     show(done)
                 if asked := team.largest(stop[0] if stop else 0):
                     raise Interrupted(asked, kept())
+            if team.leads:
+                file.sync()
     team.wait()  # for the last rows
     return file.path

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from atent.errors import UserError
+from atent.storage import disk
 from atent.storage.brackets import BRACKET
 from atent.storage.certificates import CERTIFY
 from atent.storage.files import alone
-from atent.storage.row_format import Damage, Kind, parse
+from atent.storage.row_format import Damage, Kind, lines_of, parse
 from atent.storage.rows import ATTACK
 from atent.storage.samples import SAMPLE
 
@@ -52,7 +53,6 @@ def check_result(path: Path) -> Kind[Any]:
 def _header(kind: Kind[Any], path: Path) -> dict[str, Any]:
     """The header of a file of this kind; empty if it is of another kind."""
     try:
-        with path.open("rb") as file:
-            return parse(kind, file.readlines()).header
+        return parse(kind, lines_of(disk.read(path))).header
     except (Damage, OSError):
         return {}

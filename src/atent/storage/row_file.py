@@ -3,14 +3,30 @@
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic
 
 from atent.errors import UserError
 from atent.progress import say
+from atent.storage import disk
 from atent.storage.files import write_atomically
-from atent.storage.row_format import SEALED, Content, Cost, Damage, Kind, R, close_batch, parse, settings, to_line
+from atent.storage.row_format import (
+    SEALED,
+    Content,
+    Cost,
+    Damage,
+    Kind,
+    R,
+    close_batch,
+    lines_of,
+    parse,
+    settings,
+    to_line,
+)
+
+SECONDS_TO_LOSE = 1.0
 
 
 class RowFile(Generic[R]):
@@ -19,6 +35,7 @@ class RowFile(Generic[R]):
     def __init__(self, kind: Kind[R], path: Path) -> None:
         self.kind, self.path = kind, path
         self._checksum = b""  # of the last batch in the file
+        self._synced = time.monotonic()
 
     @classmethod
     def of(cls, kind: Kind[R], folder: Path, header: Mapping[str, Any]) -> "RowFile[R]":
@@ -54,11 +71,24 @@ class RowFile(Generic[R]):
         return len(found.rows)
 
     def append(self, rows: Iterable[Mapping[str, Any]], cost: Cost) -> None:
-        """Append the rows of a batch and their cost in one write."""
+        """Append the rows of a batch and their cost in one write.
+
+        They are on the disk at once if the last ones are older than a second: waiting for the disk takes milliseconds,
+        and a power cut may cost a second of work. `sync` puts the last ones there.
+        """
         lines = [to_line(row) for row in rows]
         closing, self._checksum = close_batch(self._checksum, lines, cost)
-        with self.path.open("ab") as file:
-            file.write(b"".join([*lines, closing]))
+        with self.path.open("ab", buffering=0) as file:
+            disk.write(file.fileno(), b"".join([*lines, closing]))
+            if time.monotonic() - self._synced > SECONDS_TO_LOSE:
+                disk.sync(file.fileno())
+                self._synced = time.monotonic()
+
+    def sync(self) -> None:
+        """Wait until all rows are on the disk."""
+        if self.path.exists():
+            with self.path.open("ab", buffering=0) as file:
+                disk.sync(file.fileno())
 
     def read(self) -> Content[R]:
         """The content of a finished file. For any other file: a UserError with the problem and how to repair it."""
@@ -66,7 +96,7 @@ class RowFile(Generic[R]):
         try:
             found = self._parse()
         except OSError as error:
-            raise UserError(f"cannot read {self.path}: {error.strerror}") from None
+            raise UserError(f"cannot read {self.path}: {error.strerror or error}") from None
         except Damage as damage:
             raise UserError(
                 f"{self.path} is damaged, or not a file of atent {self.kind.command}: {damage}; "
@@ -80,8 +110,7 @@ class RowFile(Generic[R]):
         return found
 
     def _parse(self) -> Content[R]:
-        with self.path.open("rb") as file:
-            return parse(self.kind, file.readlines())
+        return parse(self.kind, lines_of(disk.read(self.path)))
 
     def _resumable(self, header: Mapping[str, Any]) -> Content[R] | None:
         """The content, if rows for this header can be appended to it; otherwise the file is renamed."""

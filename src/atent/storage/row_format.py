@@ -6,6 +6,7 @@ duplicated, swapped or changed is detected. Older files have no checksums, and t
 """
 
 import hashlib
+import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -129,6 +130,11 @@ def settings(header: Mapping[str, Any]) -> dict[str, Any]:
         covered = [(radius, name and Threat.parse(name)) for radius, name in found["radii"]]
         found["radii"] = [[radius, ball and f"{ball.norm}:{ball.eps:.6g}"] for radius, ball in covered]
     return found
+
+
+def lines_of(content: bytes) -> list[bytes]:
+    """The lines of a file, without the block of zeros that a power cut may leave at its end."""
+    return io.BytesIO(content.rstrip(b"\0")).readlines()
 
 
 def to_line(value: Mapping[str, Any]) -> bytes:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from atent.errors import UserError
-from atent.storage.files import read_json, read_rows, write_json
+from atent.storage.files import PART, write_json
+from atent.storage.typed import DATA, ENVIRONMENT, read_log, read_typed
 
 _PLACE = "place"  # the key in data.json of where the data was
 
@@ -57,7 +58,7 @@ class Run:
         """The record of a user's own data that the training wrote; None if there is none."""
         if not self.data_file.exists():
             return None
-        return {key: value for key, value in read_json(self.data_file).items() if key != _PLACE}
+        return {key: value for key, value in read_typed(self.data_file, DATA).items() if key != _PLACE}
 
     def place_of(self, data: str) -> str:
         """The path of the user's own data that the run was trained on, from any working folder.
@@ -65,8 +66,7 @@ class Run:
         It is where the training found it, or, if run and data have moved together, the same way from the run folder.
         A published data set, and data that is at neither place, is returned as it is named.
         """
-        recorded = read_json(self.data_file).get(_PLACE) if self.data_file.exists() else None
-        known = recorded if isinstance(recorded, dict) else {}
+        known = read_typed(self.data_file, DATA).get(_PLACE, {}) if self.data_file.exists() else {}
         places = [Path(known["path"])] if "path" in known else []
         places += [self.folder / known["from_run"]] if "from_run" in known else []
         return next((str(place) for place in places if place.exists()), data)
@@ -86,15 +86,17 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make {self.folder}: {error.strerror}") from None
-        for orphan in self.folder.glob(".*.part"):  # left by a process that was killed during a write
+        for orphan in self.folder.glob(f".*{PART}"):  # left by a process that was killed during a write
             orphan.unlink(missing_ok=True)
         write_json(self.recipe_file, recipe)
         if data:
             write_json(self.data_file, {**data, _PLACE: self._place(recipe["data"])})
-        starts = read_json(self.environment_file)["starts"] if self.environment_file.exists() else []
+        starts = (
+            read_typed(self.environment_file, ENVIRONMENT).get("starts", []) if self.environment_file.exists() else []
+        )
         if environment not in starts:
             write_json(self.environment_file, {"starts": [*starts, environment]})
 
     def history(self) -> list[dict[str, Any]]:
         """The lines of the log, one per finished epoch."""
-        return list(read_rows(self.log)) if self.log.exists() else []
+        return read_log(self.log) if self.log.exists() else []

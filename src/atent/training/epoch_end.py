@@ -12,7 +12,7 @@ from atent.evaluation.attack import attack_images
 from atent.parallel.team import current_team
 from atent.recipe import Recipe
 from atent.smoothing.smoothed import Smoothed
-from atent.storage.files import save_tensors, write_rows
+from atent.storage.files import write_rows
 from atent.storage.rows import Row, clean_rate, robust_rate
 from atent.storage.run import Run
 from atent.training.alarms import STUCK_ADVICE, collapse_text, collapsed, masked, stuck_text
@@ -20,7 +20,7 @@ from atent.training.budget import Watch
 from atent.training.lines import epoch_line
 from atent.training.options import TrainingOptions
 from atent.training.recovery import fail, is_good
-from atent.training.state import Epoch, State, score
+from atent.training.state import Epoch, State, save_best, score
 
 
 def finish_epoch(
@@ -60,7 +60,7 @@ def finish_epoch(
     state.history.append(row)
     state.epoch, state.batch, state.tally = state.epoch + 1, 0, tally.next_epoch(train)
     if row["best"] and team.leads:
-        save_tensors(run.best, state.result.state_dict(), {"recipe": recipe.model_dump(mode="json"), "log": row})
+        save_best(state, recipe, run)
     state.save(run.last, recipe)
     if recipe.recoveries and is_good(state, train):
         state.save(run.good, recipe)

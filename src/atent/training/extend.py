@@ -6,7 +6,7 @@ from atent.progress import say
 from atent.recipe import Recipe, recipe_of
 from atent.storage.files import alone, load_tensors, read_json, save_tensors, write_json
 from atent.storage.run import Run
-from atent.training.state import is_finished
+from atent.training.state import check_header, is_finished
 
 
 def extend(run: Run, recipe: Recipe, more: int) -> Recipe:
@@ -30,6 +30,7 @@ def _extended(run: Run, recipe: Recipe, more: int) -> Recipe:
         raise UserError(f"--more-epochs {more}: no training in {run.folder}; allowed: for a finished one")
     with alone(run.last):
         found, (tensors, info) = recipe_of(run), load_tensors(run.last)
+        check_header(info, run.last)
         same = recipe.model_copy(update={"epochs": found.epochs}).resuming(found)
         same.check_same(found, run.folder)
         if info["epoch"] < found.epochs:

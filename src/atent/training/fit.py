@@ -35,7 +35,7 @@ from atent.training.loss_scale import NotFiniteError
 from atent.training.options import TrainingOptions
 from atent.training.recovery import FailedError, fail, is_good, is_lost, keep_first, take_back
 from atent.training.start import initial_state, load_start, training_data
-from atent.training.state import State
+from atent.training.state import State, check_best
 from atent.training.step import adapt, train_step, with_memory
 from atent.training.tensorboard import board, no_board
 
@@ -98,6 +98,7 @@ def _fit(
     per_epoch = len(epoch_batches(len(train), recipe.batch, derive(recipe.seed, "order", 0)))
     if run.last.exists():
         state.load(run, recipe, per_epoch)
+        check_best(state, recipe, run)
         if not state.finished(recipe):
             how.say(f"resuming from epoch {state.epoch + 1}, batch {state.batch} ({run.last})")
     else:

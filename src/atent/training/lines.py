@@ -6,7 +6,7 @@ from typing import Any
 
 from atent.recipe import Recipe
 from atent.storage.files import load_tensors
-from atent.training.state import State
+from atent.training.state import State, check_header
 
 
 def progress_text(state: State, recipe: Recipe) -> str:
@@ -35,8 +35,8 @@ def kept_line(last: Path) -> str:
     """What a training that stops here leaves behind."""
     if not last.exists():
         return "nothing, no checkpoint was saved yet"
-    info = load_tensors(last)[1]
-    return f"{last} (epoch {info['epoch'] + 1}, batch {info['batch']})"
+    found = check_header(load_tensors(last)[1], last)
+    return f"{last} (epoch {found.epoch + 1}, batch {found.batch})"
 
 
 def not_finite_line(state: State, last: Path, rate: float) -> str:

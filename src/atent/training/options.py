@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atent.errors import UserError
+from atent.limits import LARGEST, MOST, THREADS, check_range
 from atent.progress import say
 
 
@@ -32,7 +32,6 @@ class TrainingOptions:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("checkpoint_minutes", 0), ("checkpoint_batches", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"{name.replace('_', '-')} {value}; allowed: {least} or more")
+        limits = {"workers": (1, THREADS), "checkpoint_minutes": (0, LARGEST), "checkpoint_batches": (1, MOST)}
+        for name, (least, most) in limits.items():
+            check_range(name.replace("_", "-"), getattr(self, name), least, most)

@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, with_config
+from pydantic import BaseModel, Field, StrictInt, ValidationError
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
-from typing_extensions import TypedDict
 
 from atent.data.images import Images
 from atent.errors import UserError
@@ -18,6 +17,7 @@ from atent.parallel.team import current_team
 from atent.recipe import Recipe, parse_recipe
 from atent.storage.files import join_parts, load_tensors, save_tensors, take_part
 from atent.storage.run import Run
+from atent.storage.typed import Epoch as Epoch
 from atent.training.alarms import RECENT, Tally, learned_accuracy
 from atent.training.budget import Spent
 from atent.training.loss_scale import LossScale
@@ -46,26 +46,6 @@ def _collapsed(history: Sequence[Mapping[str, Any]]) -> bool:
     return bool(history and history[-1].get("collapsed"))
 
 
-@with_config(ConfigDict(extra="forbid"))
-class Epoch(TypedDict):
-    """A finished epoch in the log and the checkpoint; `clean` and `robust` are accuracies on held-out images."""
-
-    epoch: int
-    loss: float
-    train_robust: float
-    radius: float
-    seconds: float
-    best: bool
-    clean: NotRequired[float]
-    robust: NotRequired[float]
-    examples: NotRequired[int]
-    broken_by: NotRequired[dict[str, int]]  # of a cascade: how many images each attack broke
-    masked: NotRequired[bool]
-    plateau: NotRequired[bool]
-    collapsed: NotRequired[bool]
-    recoveries: NotRequired[int]  # so far, if any
-
-
 class Position(BaseModel):
     """The header of a checkpoint, without the recipe; `optimizer` lists the tensors of the optimizer's state."""
 
@@ -76,7 +56,7 @@ class Position(BaseModel):
     optimizer: list[str] | None = None  # not in checkpoints of the first versions
     optimizer_rest: dict[str, Any] = {}  # what is no tensor in it
     spent: Spent = Field(default_factory=Spent)  # not in checkpoints of earlier versions
-    recoveries: Annotated[StrictInt, Field(ge=0)] = 0
+    recoveries: Annotated[StrictInt, Field(ge=0, le=10)] = 0
     scale: LossScale | None = None
 
 
@@ -154,8 +134,8 @@ class State:
         path = path or run.last
         tensors, info = load_tensors(path)
         try:
+            position = check_header(info, path)
             recipe.check_same(parse_recipe(info["recipe"], str(path)), run.folder)
-            position = Position.model_validate(info)
             _check_position(position, recipe, per_epoch)
             self.model.load_state_dict(take_part(tensors, ""))
             moments = take_part(tensors, "optimizer")
@@ -164,9 +144,7 @@ class State:
                 self.average.load_state_dict(take_part(tensors, "average"))
             if self.memory is not None:
                 self.memory = _same_shape(take_part(tensors, "memory")[""], self.memory, "memory")
-        except ValidationError as error:
-            raise UserError(f"{explain(error, str(path))}; remove it to start from scratch") from None
-        except (KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
+        except (KeyError, IndexError, ValueError, TypeError, RuntimeError, AttributeError, OverflowError) as error:
             if isinstance(error, UserError):
                 raise
             reason = " ".join(str(error).split())[:200]
@@ -176,6 +154,43 @@ class State:
         self.epoch, self.batch, self.tally = position.epoch, position.batch, position.tally
         self.history, self.spent, self.recoveries = position.history, position.spent, position.recoveries
         self.scale = position.scale or self.scale
+
+
+def save_best(state: State, recipe: Recipe, run: Run) -> None:
+    """Write the weights of the epoch that has just ended."""
+    about = {"recipe": recipe.model_dump(mode="json"), "log": state.history[-1]}
+    save_tensors(run.best, state.result.state_dict(), about)
+
+
+def check_best(state: State, recipe: Recipe, run: Run) -> None:
+    """Refuse a run whose best weights are lost or damaged; those of the epoch that ended last are written again."""
+    if not state.history:
+        return
+    try:
+        if not run.best.is_file():
+            raise UserError(f"{run.best} is missing")
+        load_tensors(run.best)
+    except UserError as error:
+        if state.batch == 0 and state.history[-1]["best"]:
+            if current_team().leads:
+                save_best(state, recipe, run)
+            return
+        best = next((row["epoch"] for row in reversed(state.history) if row["best"]), 0)
+        raise UserError(
+            f"{error}; it had the weights of epoch {best}, which {run.last.name} no longer has: restore it, or remove "
+            f"{run.folder} to train from scratch"
+        ) from None
+
+
+def check_header(info: Mapping[str, Any], path: Path) -> Position:
+    """The position in the header of a checkpoint; a UserError if it is no header of one."""
+    if not isinstance(info.get("recipe"), Mapping):
+        raise UserError(f"{path}: recipe is missing; it is not a checkpoint of a training")
+    try:
+        return Position.model_validate(info)
+    except (ValidationError, OverflowError) as error:
+        reason = explain(error, str(path)) if isinstance(error, ValidationError) else f"{path}: {error}"
+        raise UserError(f"{reason}; remove it to start from scratch") from None
 
 
 def _check_position(position: Position, recipe: Recipe, per_epoch: int) -> None:
