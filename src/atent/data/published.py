@@ -1,4 +1,4 @@
-"""Published data sets; their files are checked against the published md5 sums."""
+"""Published data sets; their files are checked against the published md5 sums and against sha256 sums."""
 
 import gzip
 import hashlib
@@ -7,15 +7,17 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from atent.data.images import Images, Split
+from atent.data.sums import SHA256
 from atent.errors import UserError
 
+MOST = 1 << 26  # bytes of a file; the largest has 47 million
 PACKAGED = Path(__file__).parents[1] / "datasets"
 
 
@@ -74,11 +76,14 @@ def find_file(name: str, file: str, md5: str, data_dir: Path | None) -> bytes:
             f"`atent data fetch {name}` downloads it, or --data-dir names its folder"
         )
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with path.open("rb") as opened:
+            content = unzipped(opened) if path.suffix == ".gz" else read_most(opened)
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{name}: cannot read {path}: {error}") from None
     if not has_sum(content, md5):
         raise UserError(f"{name}: {path} is damaged or another file: the md5 sum of its content is not {md5}")
+    if not has_sha256(name, path.name.removesuffix(".gz"), content):
+        raise UserError(f"{name}: {path} is another file: the sha256 sum of its content is not the known one")
     return content
 
 
@@ -101,6 +106,26 @@ def _path_of(name: str, file: str, data_dir: Path | None) -> Path | None:
 def has_sum(content: bytes, md5: str) -> bool:
     """Whether the uncompressed content of a file has this md5 sum."""
     return hashlib.md5(content, usedforsecurity=False).hexdigest() == md5
+
+
+def has_sha256(name: str, file: str, content: bytes) -> bool:
+    """Whether the content of a file has its sha256 sum; md5 alone does not keep out a file that was made to have it."""
+    known = SHA256.get(name, {}).get(file)
+    return known is None or hashlib.sha256(content).hexdigest() == known
+
+
+def unzipped(file: IO[bytes]) -> bytes:
+    """The content of a gzipped file, of which no more than `MOST` bytes are made."""
+    with gzip.GzipFile(fileobj=file) as inside:
+        return read_most(inside)
+
+
+def read_most(file: IO[bytes] | gzip.GzipFile) -> bytes:
+    """The content of an open file, if it is no longer than a file of a data set."""
+    content = file.read(MOST + 1)
+    if len(content) > MOST:
+        raise OSError(f"it has more than {MOST:,} bytes, which no file of a data set has")
+    return content
 
 
 def _read_idx_pair(contents: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

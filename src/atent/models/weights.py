@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from atent.errors import UserError, unknown
+from atent.errors import UserError, reason_of, unknown
 from atent.models.outside import pretrained_model
 from atent.models.standardize import NEW, OLD, parts_of, rename_parts
 from atent.storage.files import load_tensors, take_part
@@ -54,6 +54,9 @@ def _load_named(model: nn.Module, tensors: dict[str, Tensor], where: str, reset:
     for name in wanted:
         if name not in found:
             raise _misfit(where, name, f"it has no {name}", _network_prefix(model))
+        if ours[name].is_floating_point() != found[name].is_floating_point():
+            kinds = f"{found[name].dtype} in it, {ours[name].dtype} in the model"
+            raise UserError(f"{where} does not fit the model: {name} is {kinds}")
         if found[name].shape != ours[name].shape:
             shapes = f"{tuple(found[name].shape)} in it, {tuple(ours[name].shape)} in the model"
             raise _misfit(where, name, f"{name} is {shapes}", _network_prefix(model))
@@ -89,7 +92,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises pickle, runtime, zip and OS errors here
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = reason_of(error)
         if isinstance(error, pickle.UnpicklingError):
             reason = "it contains more than tensors, which is not unpickled for safety; save model.state_dict() instead"
         raise UserError(f"cannot read weights from {path}: {reason}") from None
@@ -98,7 +101,15 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
             found = found[name]
     if not isinstance(found, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items()):
         raise UserError(f"{path} is not a state_dict: expected a table of tensors, found {type(found).__name__}")
-    return found
+    return {name: _plain(tensor, f"{path}: {name}") for name, tensor in found.items()}
+
+
+def _plain(tensor: Tensor, where: str) -> Tensor:
+    """A tensor of numbers as any network has them; others, such as sparse ones, are refused."""
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_complex():
+        kind = "quantized" if tensor.is_quantized else "without content" if tensor.is_meta else str(tensor.layout)
+        raise UserError(f"{where} is a tensor of {tensor.dtype}, {kind}; allowed: dense tensors of real numbers")
+    return tensor
 
 
 def _named_as(model: nn.Module, found: dict[str, Tensor]) -> dict[str, Tensor]:

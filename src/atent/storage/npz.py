@@ -1,4 +1,4 @@
-"""Arrays of an .npz file, whoever wrote it: sizes are checked before anything is decompressed, no object is unpickled."""
+"""Arrays of an .npz file, whoever wrote it: sizes are checked before reading, and no object is unpickled."""
 
 import io
 import lzma
@@ -20,17 +20,9 @@ from atent.storage import disk
 # What zipfile, zlib, lzma and numpy raise for damaged files; RuntimeError: encrypted; NotImplementedError: a method
 # of compression that Python does not have.
 DAMAGE = (
-    OSError,
-    ValueError,
-    EOFError,
-    KeyError,
-    TypeError,
-    RuntimeError,
-    NotImplementedError,
-    MemoryError,
-    SyntaxError,
+    *(OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError, MemoryError, SyntaxError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
 )
-DAMAGE += (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, OverflowError)  # type: ignore[assignment]
 _END = ".npy"
 _HEADER = 1 << 16  # bytes: numpy refuses longer headers than 10,000 anyway
 
@@ -74,7 +66,7 @@ class Npz(Mapping[str, NDArray[Any]]):
             found = np.lib.format.read_array(cast(Any, file), allow_pickle=False)
             if file.read(1):  # also checks the sum of the member
                 raise ValueError(f"{member} is longer than it declares")
-        return cast("NDArray[Any]", found)
+        return found
 
 
 @contextmanager
@@ -84,7 +76,7 @@ def open_npz(path: Path) -> Iterator[Npz]:
     try:
         archive = zipfile.ZipFile(path)
     except DAMAGE as error:
-        raise UserError(f"{path} is not an .npz file: {reason_of(error)}") from None
+        raise UserError(f"cannot read {path}: it is not an .npz file ({reason_of(error)})") from None
     with archive:
         yield Npz(path, archive)
 

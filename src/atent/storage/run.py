@@ -91,9 +91,8 @@ class Run:
         write_json(self.recipe_file, recipe)
         if data:
             write_json(self.data_file, {**data, _PLACE: self._place(recipe["data"])})
-        starts = (
-            read_typed(self.environment_file, ENVIRONMENT).get("starts", []) if self.environment_file.exists() else []
-        )
+        known = read_typed(self.environment_file, ENVIRONMENT) if self.environment_file.exists() else {}
+        starts = known.get("starts", [])
         if environment not in starts:
             write_json(self.environment_file, {"starts": [*starts, environment]})
 
