@@ -56,6 +56,8 @@ def _child(words: list[str], before: Callable[[], None]) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         before()
         ended = command(*words)
+    except KeyboardInterrupt:  # before the command began, or after its end
+        ended = Ended(130, "", "")
     except BaseException:
         ended = Ended(98, "", traceback.format_exc())
     try:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ def prepare(place: Path) -> None:
         _furnish(verb, place, home)
         os.chdir(home)
         counter = Points(told=home / "count")
-        done(attempt(words, lambda: _ready(place, counter)))
+        done(attempt(words, partial(_ready, place, counter)))
         counts[verb] = int((home / "count").read_text())
     (place / "counts.json").write_text(json.dumps(counts))
 
@@ -83,7 +84,7 @@ def play_points(draw: Draw, prepared: Path, folder: Path) -> Outcome:
     told, faults = [], list[str]()
     for _ in range(draw.choice([1, 1, 2, 3])):
         points = Points(draw.randrange(counts[verb]), draw.choice(PHASES), draw.random() < 0.5, draw.randrange(1000))
-        ended = attempt(VERBS[verb], lambda points=points: _ready(prepared, points))  # type: ignore[misc]
+        ended = attempt(VERBS[verb], partial(_ready, prepared, points))
         told.append(f"{'power cut' if points.power else 'kill'} {points.phase} point {points.at}: {ended.code}")
         if ended.code != -signal.SIGKILL:
             faults += faults_of(ended, (0,))
@@ -145,15 +146,32 @@ def play_moments(draw: Draw, prepared: Path, folder: Path) -> Outcome:
 
 
 def _at_the_start(draw: Draw, folder: Path) -> Outcome:
-    """Ctrl-C while the program is imported. Python itself needs the first tenth of a second."""
-    moment = draw.uniform(0.15, 1.5)
+    """Ctrl-C while the program is imported, from its first line on: before that, Python itself starts."""
+    moment = draw.uniform(0, 1.5)
     words = [sys.executable, "-m", "atent", *draw.choice([["list", "recipes"], ["show", "demo"], ["list", "data"]])]
     process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    _wait_for_start(process.pid)
     time.sleep(moment)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=50)
     code = 130 if process.returncode == -signal.SIGINT else process.returncode
-    return Outcome(f"SIGINT after {moment:.2f} s: {code}", tuple(faults_of(Ended(code, "", err), (0, 130))))
+    return Outcome(f"SIGINT {moment:.2f} s after the start: {code}", tuple(faults_of(Ended(code, "", err), (0, 130))))
+
+
+def _wait_for_start(pid: int) -> None:
+    """Until `__main__` has taken the place of Python's handler of SIGINT, or the process has ended."""
+    caught = False
+    for _ in range(20_000):
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            return
+        handled = next((line for line in status.splitlines() if line.startswith("SigCgt")), "SigCgt: 0")
+        now = bool(int(handled.split()[1], 16) & 2)
+        if (caught and not now) or "zombie" in status:
+            return
+        caught = caught or now
+        time.sleep(0.001)
 
 
 KILLS = Kind("kills at write points", play_points, prepare, batch=20, full=400, short=30)

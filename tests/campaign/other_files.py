@@ -43,8 +43,8 @@ FORWARD = {
     "nan": "return self.w(x.flatten(1)) * float('nan')",
 }
 MODULES |= {
-    name: "from torch import nn\nclass network(nn.Module):\n    def __init__(self, shape):\n        super().__init__()\n"
-    f"        self.w = nn.Linear(36, 3)\n    def forward(self, x):\n        {line}\n"
+    name: "from torch import nn\nclass network(nn.Module):\n    def __init__(self, shape):\n"
+    f"        super().__init__()\n        self.w = nn.Linear(36, 3)\n    def forward(self, x):\n        {line}\n"
     for name, line in FORWARD.items()
 }
 

@@ -130,6 +130,8 @@ def _run() -> int:
         _report(f"{stop}. Run the same command to resume.")
         return stop.code
     except SystemExit as end:  # our own commands return
+        if isinstance(end.__context__, BrokenPipeError):  # the command-line library has seen it
+            return 1
         return _fail(f"code of a network or a method ended the process: sys.exit({end.code!r})")
     except KeyboardInterrupt:
         _report("stopped. Run the same command to resume.")
@@ -149,8 +151,8 @@ def _close_streams() -> None:
         try:
             if stream is not None:
                 stream.flush()
-        except (OSError, ValueError):
-            with suppress(OSError, ValueError):
+        except (OSError, ValueError, AttributeError):
+            with suppress(OSError, ValueError, AttributeError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -160,9 +162,10 @@ def _fail(message: str) -> int:
 
 
 def _report(line: str) -> None:
-    """Print why the command ended."""
+    """Print why the command ended; where nobody can read it, the exit code says it."""
     if _reports():
-        _say(line)
+        with suppress(OSError, ValueError, AttributeError):  # the last: of a closed stream
+            _say(line)
 
 
 def _say(line: str) -> None:
