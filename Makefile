@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
-.PHONY: setup try demo look test slow lint types docs readme clean
+.PHONY: setup try demo look test slow campaign campaign-short lint types docs readme clean
 
 setup: .venv/ready
 
@@ -38,6 +38,14 @@ test: setup
 
 slow: setup
 	ATENT_SLOW=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/test_torchrun.py
+
+# Against kills, faults and hostile input: `make campaign ARGS='--kind recipes --cases 1000 --seed 7'`; all kinds in full
+# without ARGS, about half an hour of two cores. ARGS='--only recipes:17' repeats one case.
+campaign: setup
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m campaign $(ARGS)
+
+campaign-short: setup
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m campaign --short
 
 lint: setup
 	$(BIN)/ruff check .

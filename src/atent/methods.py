@@ -10,24 +10,27 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 from pydantic_core import to_jsonable_python
 
 from atent.errors import UserError, reason_of, shown, unknown
-from atent.limits import Copies as Copies
-from atent.limits import Count as Count
-from atent.limits import Fraction as Fraction
-from atent.limits import Scale as Scale
-from atent.limits import Size as Size
-from atent.limits import Tolerance as Tolerance
-from atent.limits import Whole as Whole
+from atent.limits import COPIES, LARGEST, MOST, PIXELS
 from atent.signatures import OwnSignature, readable_signature
 from atent.signatures import in_words as in_words
 
 T = TypeVar("T")
 
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
+Copies = Annotated[int, Field(ge=1, le=COPIES)]
+Side = Annotated[int, Field(ge=1, le=PIXELS)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Size = Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)]
+Scale = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Tolerance = Annotated[float, Field(ge=0, lt=1)]
 Start = Literal["center", "near", "uniform", "unboxed", "corner", "gaussian"]
 Direction = Literal["steepest", "raw"]
 Projection = Literal["last", "every", "never"]

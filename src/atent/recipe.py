@@ -12,12 +12,13 @@ from atent.attacks import Attack, Pgd, make_attack
 from atent.data.images import Augmentation
 from atent.defenses import DEFENSES, Defense, in_two_parts
 from atent.errors import UserError, shown, unknown
-from atent.limits import Seed, Side
 from atent.methods import (
     Choice,
     Copies,
     Count,
     Scale,
+    Seed,
+    Side,
     chosen_by,
     completed,
     explain,

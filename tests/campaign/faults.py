@@ -33,7 +33,7 @@ def start(
     try:
         for number, stream in ((1, out), (2, err)):
             _redirect(number, stream)
-        sys.stdout, sys.stderr = _opened(1, out), _opened(2, err)  # type: ignore[assignment]
+        sys.stdout, sys.stderr = _opened(1, out), _opened(2, err)
         _ready(prepared, Points())
         if limit is not None:
             limit()

@@ -8,6 +8,7 @@ import typer
 
 from atent.cli.options import Fields, TargetOptions
 from atent.errors import UserError
+from atent.limits import COPIES
 
 if TYPE_CHECKING:
     from atent.smoothing.stopping import Smoothing
@@ -43,7 +44,9 @@ def certify(
     examples: Annotated[int | None, typer.Option(help="Certify N images. Default: all.")] = None,
     every: Annotated[int, typer.Option(help="Take every K-th test image.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
-    batch: Annotated[int, typer.Option(help="Noisy copies in a batch, rounded down to hundreds.", min=1)] = 1000,
+    batch: Annotated[
+        int, typer.Option(help="Noisy copies in a batch, rounded down to hundreds.", min=1, max=COPIES * 10)
+    ] = 1000,
     attack: Annotated[
         str | None,
         typer.Option(

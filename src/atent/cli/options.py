@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from atent.limits import PIXELS
+
 if TYPE_CHECKING:
     import torch
 
@@ -135,7 +137,7 @@ class TargetOptions:
     data: DataName = None
     data_dir: DataDir = None
     resize: Annotated[
-        int | None, typer.Option(help="Crop and scale own images to N x N. Default: as in training.", min=1)
+        int | None, typer.Option(help="Crop and scale own images to N x N. Default: as in training.", min=1, max=PIXELS)
     ] = None
     white: Annotated[
         int | None, typer.Option(help="Own images of 16 bits: the pixel value that becomes 1. Default: as in training.")

@@ -19,7 +19,7 @@ from atent.storage import disk
 
 T = TypeVar("T")
 # Pillow reads forty more, with less tested code, and some through other programs.
-FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "TGA")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "TGA")
 GREY = frozenset({"1", "L", "LA", "La"})
 COLOUR = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
 DEEP = frozenset({"I", "I;16", "I;16L", "I;16B"})  # grey, 16 bits; read only if the user gives the value of white

@@ -8,8 +8,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from atent.errors import UserError
-from atent.limits import Count, Whole
-from atent.methods import explain
+from atent.methods import Count, Whole, explain
 from atent.storage.files import read_json, read_rows
 
 
