@@ -79,8 +79,9 @@ def test_an_array_is_decompressed_once(tmp_path: Path, monkeypatch: pytest.Monke
         opened.append(name)
         return before(self, name, *more, **how)
 
+    path = arrays(tmp_path / "x.npz")
     monkeypatch.setattr(zipfile.ZipFile, "open", counted)
-    load(arrays(tmp_path / "x.npz"), "train")
+    load(path, "train")
     assert opened.count("x.npy") == 2  # its header, then all of it
 
 

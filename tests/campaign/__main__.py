@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -27,6 +28,7 @@ class Tally:
     cases: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    cpu: float = 0.0
     slowest: tuple[float, int] = (0.0, -1)
     largest: tuple[float, int] = (0.0, -1)
     failed: list[Result] = field(default_factory=list)
@@ -92,7 +94,7 @@ def _prepare(kind: Kind, place: Path) -> None:
 def _play(kind: Kind, chosen: argparse.Namespace, place: Path) -> Tally:
     _prepare(kind, place)
     count = chosen.cases or (kind.short if chosen.short else kind.full)
-    tally, began, told = Tally(kind.name), time.monotonic(), time.monotonic()
+    tally, began, told, used = Tally(kind.name), time.monotonic(), time.monotonic(), _cpu()
     for one in play_all(kind, range(chosen.first, chosen.first + count), chosen.seed, place, chosen.workers):
         tally.add(one)
         if one.faults:
@@ -101,16 +103,22 @@ def _play(kind: Kind, chosen: argparse.Namespace, place: Path) -> Tally:
         if time.monotonic() - told > 15:
             told = time.monotonic()
             print(f"{kind.name}: {tally.cases} of {count}, {len(tally.failed)} failed", file=sys.stderr, flush=True)
-    tally.seconds = time.monotonic() - began
+    tally.seconds, tally.cpu = time.monotonic() - began, _cpu() - used
     return tally
 
 
+def _cpu() -> float:
+    """The CPU seconds of all workers that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def _print(tallies: list[Tally]) -> None:
-    print(f"{'kind':24}{'cases':>8}{'failures':>10}{'skipped':>9}{'seconds':>9}   slowest, largest case")
+    print(f"{'kind':24}{'cases':>8}{'failures':>10}{'skipped':>9}{'seconds':>9}{'CPU':>8}   slowest, largest case")
     for one in tallies:
         (slow, which), (large, case) = one.slowest, one.largest
         print(
-            f"{one.kind:24}{one.cases:>8,}{len(one.failed):>10,}{one.skipped:>9,}{one.seconds:>9.1f}   "
+            f"{one.kind:24}{one.cases:>8,}{len(one.failed):>10,}{one.skipped:>9,}{one.seconds:>9.1f}{one.cpu:>8.1f}   "
             f"{slow:.1f} s ({which}), {large:.0f} MB ({case})"
         )
 
@@ -128,6 +136,7 @@ def _record(tallies: list[Tally], chosen: argparse.Namespace) -> None:
                 "failures": len(one.failed),
                 "skipped": one.skipped,
                 "seconds": round(one.seconds, 1),
+                "cpu_seconds": round(one.cpu, 1),
                 "workers": chosen.workers,
                 "slowest": one.slowest,
                 "largest": one.largest,

@@ -43,9 +43,8 @@ def _code(err: io.TextIOWrapper) -> int:
         main()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except KeyboardInterrupt:
-        traceback.print_exc(file=err)
-        return 1
+    except KeyboardInterrupt:  # one more, after the command had ended
+        return 130
     except BaseException:
         traceback.print_exc(file=err)
         return 1
@@ -90,7 +89,7 @@ def _impatient(seconds: float | None) -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 0.1)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)
     try:
         yield
     finally:
