@@ -149,7 +149,7 @@ def test_a_recipe_that_is_only_shown_imports_no_attack_inside_a_cascade(
     }
     shown = parse_recipe(table, "recipe", make="ours")
     assert shown.monitor == table["monitor"]
-    with pytest.raises(SystemExit, match="imported"):
+    with pytest.raises(UserError, match="SystemExit: imported"):
         parse_recipe(table, "recipe", make="all")
 
 

@@ -8,6 +8,7 @@ import torch
 from atent.data.dataset import load
 from atent.data.images import Split, augment_crop_flip, epoch_batches, hold_out
 from atent.data.published import SOURCES
+from atent.data.sums import SHA256
 from atent.errors import UserError
 from atent.models import Shape
 from toys import SHARED, generator, needs_shared, stand_in
@@ -48,6 +49,7 @@ def test_cifar_rows_are_label_then_planes(tmp_path: Path, monkeypatch: pytest.Mo
     import hashlib
 
     monkeypatch.setitem(SOURCES["cifar10"].sums, "test_batch.bin", hashlib.md5(rows.tobytes()).hexdigest())
+    monkeypatch.setitem(SHA256["cifar10"], "test_batch.bin", hashlib.sha256(rows.tobytes()).hexdigest())
     images = load("cifar10", "test", tmp_path)
     assert images.y.tolist() == [4, 0, 9]
     assert torch.equal(images.pixels()[1, 2, 0, :5], torch.from_numpy(rows[1, 1 + 2048 : 1 + 2053]))

@@ -115,7 +115,7 @@ def test_without_recoveries_nothing_is_kept_and_a_collapse_ends_the_training(
     monkeypatch.setattr(atent.training.state, "save_tensors", noting(written))
     run = toy.fit(tmp_path, recoveries=0)
     assert len(run.history()) == 3
-    assert set(written) == {run.last}
+    assert set(written) == {run.last, run.best}
 
 
 def noting(written: list[Path], killed_at: int = -1) -> Callable[..., None]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _BREAKS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # line breaks and what else moves a terminal's cursor
-_LONGEST = 1200  # characters of a message: some values given are much longer
+_LONGEST = 2800  # characters of a message: some values given are much longer
 
 
 def one_line(text: str) -> str:

@@ -15,7 +15,8 @@ PIXELS = 8192  # of a side
 def check_range(name: str, value: float | None, least: float, most: float) -> None:
     """Refuse a number outside these limits; None is a default."""
     if value is not None and not least <= value <= most:
-        raise UserError(f"{name} {shown(value)}; allowed: {_digits(least)} to {_digits(most)}")
+        end = f"to {_digits(most)}" if value > most else "or more"
+        raise UserError(f"{name} {shown(value)}; allowed: {_digits(least)} {end}")
 
 
 def _digits(number: float) -> str:

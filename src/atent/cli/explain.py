@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from atent.limits import LARGEST, MOST
+
 # Of a field with another meaning in one method, the key has the method's name.
 MEANINGS = {
     "attacks": "tables of the attacks, in this order, each with a name",
@@ -122,6 +124,7 @@ def allowed(hint: Any) -> str:
         return " or ".join("none" if one is NoneType else allowed(one) for one in arguments)
     if origin is Annotated:
         limits = [limit for about in arguments[1:] for limit in about.metadata]
-        words = [f"{sign} {getattr(one, key):g}" for one in limits for key, sign in _SIGNS.items() if hasattr(one, key)]
+        ends = [(sign, getattr(one, key, None)) for one in limits for key, sign in _SIGNS.items()]
+        words = [f"{sign} {end:g}" for sign, end in ends if end not in (None, MOST, LARGEST)]
         return f"{allowed(arguments[0])} {', '.join(words)}"
     return _NUMBERS.get(hint, str(hint))
