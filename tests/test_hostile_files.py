@@ -177,7 +177,11 @@ def test_zeros_at_the_end_of_rows_are_ignored(tmp_path: Path) -> None:
     path = finished_file("attack", tmp_path)
     known = RowFile(ATTACK, path).read().rows
     path.write_bytes(path.read_bytes() + bytes(4096))
-    assert RowFile(ATTACK, path).read().rows == known
+    file = RowFile(ATTACK, path)
+    found = file.read()
+    assert found.rows == known
+    assert file.resume(found.header) == len(known)
+    assert not path.read_bytes().endswith(b"\0")
 
 
 def _counting(calls: list[str], name: str, before: Callable[..., None]) -> Callable[..., None]:

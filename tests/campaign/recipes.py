@@ -89,7 +89,7 @@ def change(draw: Draw, table: dict[str, Any]) -> None:
     elif what < 0.65:
         table.pop(draw.choice(list(table)), None)
     elif isinstance(inside := table.setdefault(part, {"name": "constant"}), dict):
-        known = field_names(TABLES.get(part, {}).get(str(inside.get("name")))) or ["name", "warmup", "factor", "lr"]
+        known = field_names(TABLES.get(part, {}).get(as_text(inside.get("name")))) or ["name", "warmup", "factor", "lr"]
         inside[draw.choice([*known, "name"])] = draw.choice([strange(draw), draw.choice(NUMBERS), draw.choice(NUMBERS)])
 
 
@@ -116,4 +116,4 @@ def damaged(draw: Draw, content: bytes) -> bytes:
     return content[:place] + content[place + draw.choice([1, 3, 50]) :]
 
 
-RECIPES = Kind("recipes", play, prepare, batch=400, full=20_000, short=500)
+RECIPES = Kind("recipes", play, prepare, batch=2000, full=20_000, short=500)

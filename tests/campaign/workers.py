@@ -25,7 +25,7 @@ import torch
 import atent
 from campaign.verdict import MEGABYTES, SECONDS, Kind, Outcome
 
-LEAK = 150.0  # megabytes that a worker may keep of all its cases together
+LEAK = 110.0  # megabytes that a worker may keep of all its cases together; freed memory stays in the process
 ROOM = 8 << 30  # bytes of address space beyond those at the start
 
 

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field, make_dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -106,7 +106,7 @@ def _building(found: Any, name: str) -> Any:
     return build
 
 
-@cache
+@lru_cache(maxsize=64)  # of schedules: each keeps a class
 def _course(schedule: Any, total: int) -> list[float]:
     """The factors of the learning rate after 0, 1, ..., total - 1 steps of a torch scheduler."""
     fields = {key: value for key, value in asdict(schedule).items() if key != "steps"}

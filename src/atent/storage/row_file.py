@@ -49,12 +49,14 @@ class RowFile(Generic[R]):
     def resume(self, header: Mapping[str, Any]) -> int:
         """Prepare the file for more rows; returns the number of rows it has.
 
-        A finished file is not changed, whichever version wrote it. In an unfinished file everything after the last good
-        batch is removed; of a damaged file a copy is kept. A file that cannot be resumed is renamed, and the rows start
-        from scratch.
+        A finished file is not changed, whichever version wrote it, but for zeros of a power cut at its end. In an
+        unfinished file everything after the last good batch is removed; of a damaged file a copy is kept. A file that
+        cannot be resumed is renamed, and the rows start from scratch.
         """
         found = self._resumable(header)
         if found and found.complete:
+            if 0 < found.size < self.path.stat().st_size:  # zeros of a power cut
+                write_atomically(self.path, self.path.read_bytes()[: found.size])
             return len(found.rows)
         if found and found.fault:
             aside = _free_name(self.path)
