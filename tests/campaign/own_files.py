@@ -79,7 +79,7 @@ def wrong_numbers(verb: str, ended: Ended, prepared: Path, folder: Path) -> list
 
 def rows(path: Path) -> list[Any]:
     """The rows without their cost, which has seconds."""
-    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    lines = [json.loads(line) for line in path.read_bytes().rstrip(b"\0").splitlines()]
     return [line for line in lines[1:] if "index" in line]
 
 
