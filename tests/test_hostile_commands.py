@@ -35,6 +35,7 @@ def end_of(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
         (["train", "demo", "--threads", "1000000000000"], "--threads 1000000000000; allowed: 1 to"),
         (["certify", "x", "--sigma", ".5", "--n", "1000000000"], "n 1000000000; allowed: 1 to 100,000,000"),
         (["certify", "x", "--sigma", ".5", "--batch", "10000000"], "100000"),
+        (["reproduce", "figure1", "--status", "--processes", f"1{'0' * 400}"], "256"),
         (["attack", "a\nb\u2028c"], "no weights at a b c"),
         (["train", "\n.toml"], "recipe"),
     ],

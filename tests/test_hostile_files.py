@@ -29,7 +29,9 @@ from atent.storage.files import read_json, write_atomically
 from atent.storage.row_file import RowFile
 from atent.storage.rows import ATTACK
 from atent.storage.run import Run
+from atent.storage.typed import read_log
 from atent.training.fit import fit
+from atent.verification.verify import verify
 from damaged_rows import finished_file
 from short_runs import QUIET, assert_same_run
 from test_stops import small
@@ -171,6 +173,19 @@ def test_pipes_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UserError, match="is a pipe or a device; allowed: a regular file"):
             refused()
+
+
+def test_a_pipe_among_rows_is_a_fault_to_verify(tmp_path: Path) -> None:
+    (tmp_path / "attack").mkdir()
+    os.mkfifo(tmp_path / "attack" / "x.jsonl")
+    _, file = verify(tmp_path)
+    assert "is a pipe or a device" in file.faults[0]
+
+
+def test_accuracies_of_the_log_are_shares(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"epoch": 1, "robust": 1' + "0" * 400 + "}\n")
+    with pytest.raises(UserError, match="line 1: robust"):
+        read_log(tmp_path / "train.jsonl")
 
 
 def test_zeros_at_the_end_of_rows_are_ignored(tmp_path: Path) -> None:

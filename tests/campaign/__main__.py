@@ -70,7 +70,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="Number of the first case.")
     parser.add_argument("--only", metavar="KIND:NUMBER", help="Repeat one case and print what it did.")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--out", type=Path, help=f"Append a row per kind to this file, e.g. results/{RESULTS.name}.")
+    parser.add_argument(
+        "--out",
+        type=lambda text: Path(text).resolve(),
+        help=f"Append a row per kind to this file, e.g. results/{RESULTS.name}.",
+    )
     return parser.parse_args()
 
 

@@ -31,7 +31,7 @@ def reproduce(
         ),
     ] = None,
     device: Device = "cpu",
-    processes: Annotated[int, typer.Option(help="Networks at a time, one thread each.", min=1)] = 2,
+    processes: Annotated[int, typer.Option(help="Networks at a time, one thread each.", min=1, max=256)] = 2,
     status: Annotated[bool, typer.Option("--status", help="Print what is there and what the rest will take.")] = False,
 ) -> None:
     """Reproduce a table or a figure of the ATENT paper: train what is missing, evaluate it, print our numbers.

@@ -2,14 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from atent.errors import UserError
 from atent.methods import Count, Whole, explain
 from atent.storage.files import read_json, read_rows
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(ge=0, le=1e300)]  # an integer of many digits is no float
 
 
 class Environment(TypedDict):
@@ -62,14 +65,14 @@ class LogLine(TypedDict):
     """What is read of a line of train.jsonl; lines of older versions have fewer fields, and some others."""
 
     epoch: Whole
-    loss: NotRequired[float]
-    seconds: NotRequired[float]
+    loss: NotRequired[Annotated[float, Field(le=1e300)]]
+    seconds: NotRequired[Positive]
     best: NotRequired[bool]
-    clean: NotRequired[float]
-    robust: NotRequired[float]
+    clean: NotRequired[Share]
+    robust: NotRequired[Share]
     examples: NotRequired[Count]
-    radius: NotRequired[float]
-    train_robust: NotRequired[float]
+    radius: NotRequired[Positive]
+    train_robust: NotRequired[Share]
 
 
 class Checks(TypedDict):

@@ -11,6 +11,7 @@ from atent.errors import UserError
 from atent.evaluation.estimate import draw_order
 from atent.evaluation.target import Target, in_precision, smooth_target
 from atent.network import borrowed, repeat
+from atent.storage.disk import check_regular
 from atent.storage.points import read_points
 from atent.storage.removal import KINDS
 from atent.storage.row_file import RowFile
@@ -106,10 +107,11 @@ def _verify_file(kind: Kind[Any], path: Path, opened: Mapping[str, Opener], devi
 def _loosely(kind: Kind[Any], path: Path) -> Content[Any] | None:
     """The content of a damaged file with every row that can be read, so that a changed one is named."""
     try:
+        check_regular(path)
         with path.open("rb") as file:
             lines = file.readlines()
         content = parse(kind, lines)
-    except (Damage, OSError):
+    except (Damage, UserError, OSError):
         return None
     rows = []
     for line in lines[1:]:

@@ -9,6 +9,7 @@ from typing import Any
 from atent.errors import UserError
 from atent.evaluation.target import Target, open_target
 from atent.recipe import parse_recipe
+from atent.storage.disk import check_regular
 from atent.storage.files import load_tensors, read_json
 from atent.storage.run import Run
 from atent.zoo.index import is_zoo, weights_file
@@ -30,9 +31,10 @@ def named_networks(paths: Iterable[Path]) -> set[str]:
 
 def _header(path: Path) -> Mapping[str, Any]:
     try:
+        check_regular(path)
         with path.open("rb") as file:
             header = json.loads(file.readline())
-    except (OSError, ValueError, RecursionError):
+    except (UserError, OSError, ValueError, RecursionError):
         return {}
     return header if isinstance(header, dict) else {}
 
