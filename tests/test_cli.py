@@ -153,7 +153,7 @@ def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train", "demoo"], ["demoo", "mnist-linf-atent"]),
+        (["train", "demoo"], ["demoo", "mnist-linf-atent-paper"]),
         (["train", "mnist-linf-atent-fast"], ["mnist-linf-atent-fast is now called mnist-linf-pgd-quick"]),
         (["show", "mnist-linf-atent-fast"], ["mnist-linf-atent-fast is now called mnist-linf-pgd-quick"]),
         (["train", "demo", "--set", "epoch=1"], ["epoch", "epochs"]),

@@ -69,7 +69,7 @@ def test_an_atent_recipe_that_is_pgd_training_but_for_its_noise_says_so(name: st
 
 
 def test_defaults_are_written_out_and_make_the_same_methods_again() -> None:
-    recipe = load_recipe("mnist-l2-atent")
+    recipe = load_recipe("mnist-l2-atent-paper")
     assert recipe.defense["pull"] == "auto"
     assert recipe.defense["tolerance"] == Atent().tolerance
     assert recipe.methods.defense == Atent(
@@ -114,7 +114,7 @@ def test_another_method_drops_the_fields_of_the_first() -> None:
 
 
 def test_other_values_of_the_same_method_stay() -> None:
-    recipe = load_recipe("mnist-l2-atent", {"optimizer.lr": 0.5, "monitor.steps": 3})
+    recipe = load_recipe("mnist-l2-atent-paper", {"optimizer.lr": 0.5, "monitor.steps": 3})
     assert recipe.methods.optimizer == Sgd(lr=0.5, momentum=0.9)
     assert recipe.methods.monitor == Pgd(steps=3, step=0.25)
 

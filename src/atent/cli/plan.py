@@ -50,7 +50,7 @@ def plan(
     """Estimate what a training will take, before it runs: passes, operations, memory, time, energy and cost.
 
     A probe trains some batches, for about half a minute, and writes nothing. A published data set need not be here.
-    For example: `atent plan cifar10-linf-atent --on a100 --devices 4 --price 2.5 --suite strong --within 1`
+    For example: `atent plan cifar10-linf-atent-paper --on a100 --devices 4 --price 2.5 --suite strong --within 1`
     """
     from atent.errors import UserError
     from atent.machine import pick_device, prepare
@@ -131,7 +131,7 @@ def _print_places(recipe: "Recipe", places: "list[Place]", jobs: "list[Job]", de
     from atent.report.terminal import print_table
     from atent.reproduce.costs import words
 
-    columns = ["where", "an epoch", "epochs", "training", "memory", "later", "energy", "price"]
+    columns = ["where", "an epoch", "epochs", "training", "memory", "energy", "price"]
     rows = [
         [
             place.name,
@@ -139,7 +139,6 @@ def _print_places(recipe: "Recipe", places: "list[Place]", jobs: "list[Job]", de
             f"{place.epochs:.3g}" if recipe.minutes else "",
             words(place.total),
             f"{_si(place.memory)}B{'' if place.fits else ', too much'}",
-            "" if place.later is None else f"{_si(place.later)}B",
             "" if place.watt_hours is None else f"{_si(place.watt_hours)}Wh",
             "" if place.price is None else f"{place.price:,.2f}",
         ]

@@ -53,6 +53,7 @@ def training_curves(key: str, history: Sequence[Mapping[str, Any]]) -> Drawing |
         ("clean", "held-out, clean"),
         ("robust", "held-out, attacked"),
         ("train_robust", "training, at the trained points"),
+        ("train_clean", "training, clean"),
     )
     known = [(field, words) for field, words in lines if any(field in row for row in shown)]
     if not shown or not known:

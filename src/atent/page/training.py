@@ -111,7 +111,7 @@ def _log(history: Sequence[Mapping[str, Any]]) -> Table:
 def _log_cell(key: str, value: Any) -> Cell:
     if isinstance(value, bool):
         return Cell("yes" if value else "")
-    if key in ("clean", "robust", "train_robust") and isinstance(value, int | float):
+    if key in ("clean", "robust", "train_robust", "train_clean") and isinstance(value, int | float):
         return Cell(f"{100 * value:.2f}", value)
     return (
         Cell(f"{value:.4g}", value) if isinstance(value, int | float) else Cell("" if value is None else _text(value))

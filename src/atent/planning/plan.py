@@ -131,7 +131,6 @@ class Place:
     watt_hours: float | None = None
     price: float | None = None
     jobs: tuple[float, ...] = ()  # seconds of each further job
-    later: float | None = None  # bytes, with the evaluation of a trained network
 
     @property
     def epochs(self) -> float:
@@ -154,8 +153,7 @@ def here(needs: Needs, recipe: Recipe, probe: Probe, jobs: Sequence[Job]) -> Pla
         memory = probe.peak + needs.each * (recipe.batch - probe.batch)
     epoch = needs.batches * batch + needs.evaluation.work * forward
     seconds = tuple(job.work * forward for job in jobs)
-    later = None if probe.plain or not needs.evaluation.images else float(probe.later)
-    return Place("this machine", epoch, _training_seconds(recipe, epoch), memory, jobs=seconds, later=later)
+    return Place("this machine", epoch, _training_seconds(recipe, epoch), memory, jobs=seconds)
 
 
 def _training_seconds(recipe: Recipe, epoch: float) -> float:

@@ -44,8 +44,8 @@ UNTIMED = 2  # the first batch allocates memory, and has no search in a warm-up 
 class Probe:
     """Seconds of a batch, and of a forward pass of an image in the evaluation; peak memory in bytes.
 
-    `peak` is that of the device; on the CPU, of the whole process. `later` is that of evaluations in which images
-    leave the attack at every step, as those of a trained network do: sizes change, and freed memory is in pieces.
+    `peak` is that of the device; on the CPU, of the whole process. It includes evaluations in which images leave the
+    attack at every step, as those of a trained network do: sizes change, and freed memory is in pieces.
     `real`: the images were those of the data set. `plain`: the batches were trained without the search.
     """
 
@@ -55,7 +55,6 @@ class Probe:
     peak: int
     real: bool
     plain: bool = False
-    later: int = 0
 
 
 class _EnoughError(Exception):
@@ -131,10 +130,9 @@ def measure(asked: Mapping[str, Any]) -> Probe:
     with tempfile.TemporaryDirectory() as folder:
         real = _train(recipe, sizes, data_dir, network, Path(folder), clock, device)
         pass_seconds = _pass_seconds(network, sizes.shape, recipe, asked["evaluated"], device)
-        peak = _peak(device)
         if not asked["plain"]:
             _evaluate_later(network, sizes.shape, recipe, asked["evaluated"], device)
-    return Probe(recipe.batch, clock.batch_seconds, pass_seconds, peak, real, asked["plain"], _peak(device))
+    return Probe(recipe.batch, clock.batch_seconds, pass_seconds, _peak(device), real, asked["plain"])
 
 
 def _peak(device: torch.device) -> int:

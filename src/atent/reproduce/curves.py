@@ -11,12 +11,12 @@ from atent.storage.run import Run
 LINES = (
     ("clean", "held-out, clean", BLUE, "-", "o"),
     ("robust", "held-out, attacked", BLUE, "--", "s"),
-    ("train_robust", "training, at the trained points", ORANGE, "-", "^"),
+    ("train_clean", "training, clean", ORANGE, "-", "^"),
+    ("train_robust", "training, at the trained points", ORANGE, "--", "v"),
 )
 
 
 def draw(figure: Figure, place: Place, path: Path) -> None:
-    """The log has no accuracy on clean training images: no training step computes it."""
     (row,) = figure.rows
     recipe = place.recipe(row.network)
     history = Run(place.trained(row.network, weights=False) or place.home / row.network).history()

@@ -18,38 +18,65 @@ from atent.reproduce.plan import BudgetName, Changes, Network
 ONE_CYCLE: Changes = {"schedule.name": "one-cycle", "schedule.warmup": 0.2, "schedule.milestones": []}
 SGD: Changes = {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.momentum": 0.9}
 TEN_STEPS: Changes = {"defense.steps": 10, "defense.step": None, "defense.reach": 2.0}
-# MNIST, linf .3: the settings of the side-by-side table (docs/results.md), for 20 minutes of a core, ATENT 60.
-MNIST_LINF: Changes = {**ONE_CYCLE, **SGD, **TEN_STEPS, "batch": 64, "averaging": 0.99, "epochs": 2}
-MNIST_LINF_ATENT: Changes = {**MNIST_LINF, "epochs": 6}
-# MNIST, l2 2: the settings of mnist-l2-atent-quick, for 15 minutes of a core, ATENT 60.
+# ATENT with noise of half a step, projected at every step; the loss is at the last sample.
+NOISY: Changes = {
+    "defense.temperature": 0.5,
+    "defense.share": 1.0,
+    "defense.start": "uniform",
+    "defense.project": "every",
+    "defense.mode": "eval",
+}
+# MNIST, linf .3: the settings of mnist-linf-pgd-quick for all rows with a search; ATENT is trained twice as long.
+MNIST_LINF: Changes = {
+    **ONE_CYCLE,
+    **SGD,
+    **TEN_STEPS,
+    "schedule.eps_warmup": 1.6,
+    "optimizer.lr": 0.1,
+    "batch": 128,
+    "averaging": 0.997,
+    "recoveries": 2,
+    "epochs": 6,
+}
+MNIST_LINF_ATENT: Changes = {**MNIST_LINF, **NOISY, "epochs": 12}
+# MNIST, l2 2: the settings of mnist-l2-atent-quick; ATENT with noise of a quarter of a step, twice as long.
 FIVE_STEPS: Changes = {"defense.steps": 5, "defense.step": None, "defense.reach": 2.5}
-MNIST_L2: Changes = {**ONE_CYCLE, **SGD, **FIVE_STEPS, "batch": 128, "averaging": 0.997, "epochs": 2}
+MNIST_L2: Changes = {**ONE_CYCLE, **SGD, **FIVE_STEPS, "batch": 128, "averaging": 0.997, "epochs": 4}
 MNIST_L2_ATENT: Changes = {
     **MNIST_L2,
     "epochs": 8,
+    "defense.temperature": 0.25,
     "defense.reach": 3.0,
     "defense.start": "center",  # pull = "auto" is solved for this start
     "defense.tolerance": 0.05,
 }
-# CIFAR-10: few steps on a small network, for an hour of a core, ATENT up to three. To be replaced by the cheapest sound
-# recipe once it is found.
+# CIFAR-10: the settings of cifar10-linf-zoo, with two steps where that has a single noisy one.
 CIFAR10: Changes = {
     **ONE_CYCLE,
+    "schedule.eps_warmup": 0.0,
     "model": "resnet-20",
     "standardize": True,
     "batch": 128,
     "averaging": 0.999,
-    "epochs": 6,
+    "epochs": 12,
+    "monitor_examples": 500,
     "optimizer.name": "sgd",
-    "optimizer.lr": 0.1,
+    "optimizer.lr": 0.2,
     "optimizer.momentum": 0.9,
-    "optimizer.weight_decay": 5e-4,
+    "optimizer.weight_decay": 2e-4,
     "defense.steps": 2,
     "defense.step": None,
-    "defense.reach": 2.0,
+    "defense.reach": 1.25,
 }
-CIFAR10_ATENT: Changes = {**CIFAR10, "epochs": 18}
-CIFAR10_L2_ATENT: Changes = {**CIFAR10, "defense.reach": 1.5}  # pull = "auto" needs a step of at most eps
+CIFAR10_ATENT: Changes = {**CIFAR10, **NOISY, "epochs": 24}
+CIFAR10_L2_ATENT: Changes = {**CIFAR10, **NOISY, "defense.pull": 0.0}
+CIFAR10_SMOOTH_ATENT: Changes = {
+    **CIFAR10,
+    "defense.steps": 1,
+    "defense.reach": 1.0,
+    "defense.share": 1.0,
+    "epochs": 20,
+}
 PLAIN: Changes = {key: value for key, value in CIFAR10.items() if not key.startswith("defense.")}
 TWENTY_BATCHES: Changes = {
     "epochs": 1,
@@ -85,36 +112,37 @@ NETWORKS: dict[str, Network] = {
     "mnist-l2-entropy-sgd": Network("mnist-l2-entropy-sgd", {"epochs": 3}),
     "mnist-l2-pgd-at": Network("mnist-l2-pgd-at", MNIST_L2),
     "mnist-l2-trades": Network("mnist-l2-trades", MNIST_L2),
-    "mnist-l2-mma": Network("mnist-l2-mma", {**MNIST_L2, "epochs": 1}),
-    "mnist-l2-atent": Network("mnist-l2-atent", MNIST_L2_ATENT),
+    "mnist-l2-mma": Network("mnist-l2-mma", {**MNIST_L2, "epochs": 2}),
+    "mnist-l2-atent": Network("mnist-l2-atent-paper", MNIST_L2_ATENT),
     "mnist-linf-standard": Network("mnist-linf-standard", {"epochs": 20}),
     "mnist-linf-entropy-sgd": Network("mnist-linf-entropy-sgd", {"epochs": 4}),
     "mnist-linf-pgd-at": Network("mnist-linf-pgd-at", MNIST_LINF),
     "mnist-linf-trades": Network("mnist-linf-trades", MNIST_LINF),
-    "mnist-linf-mma": Network("mnist-linf-mma", {**MNIST_LINF, "epochs": 1}),
+    "mnist-linf-mma": Network("mnist-linf-mma", {**MNIST_LINF, "optimizer.lr": 0.05, "epochs": 2}),
     "mnist-linf-mart": Network("mnist-linf-mart", MNIST_LINF),
-    "mnist-linf-atent": Network("mnist-linf-atent", MNIST_LINF_ATENT),
-    "mnist-linf-atent-faithful": Network("mnist-linf-atent", FAITHFUL, FAITHFUL),
+    "mnist-linf-atent": Network("mnist-linf-atent-paper", MNIST_LINF_ATENT),
+    "mnist-linf-atent-faithful": Network("mnist-linf-atent-paper", FAITHFUL, FAITHFUL),
     "cifar10-linf-pgd-at": Network("cifar10-linf-pgd-at", CIFAR10),
-    "cifar10-linf-trades": Network("cifar10-linf-trades", {**CIFAR10, "epochs": 5}),
-    "cifar10-linf-mart": Network("cifar10-linf-mart", {**CIFAR10, "epochs": 5}),
-    "cifar10-linf-atent": Network("cifar10-linf-atent", CIFAR10_ATENT),
-    "cifar10-linf-atent-wide": Network("cifar10-linf-atent", TWENTY_BATCHES),
+    "cifar10-linf-trades": Network("cifar10-linf-trades", CIFAR10),
+    "cifar10-linf-mart": Network("cifar10-linf-mart", CIFAR10),
+    "cifar10-linf-atent": Network("cifar10-linf-atent-paper", CIFAR10_ATENT),
+    "cifar10-linf-one-step": Network("cifar10-linf-zoo", {}),
+    "cifar10-linf-atent-wide": Network("cifar10-linf-atent-paper", TWENTY_BATCHES),
     "cifar10-l2-pgd-at": Network("cifar10-l2-pgd-at", CIFAR10),
     "cifar10-l2-mma": Network("cifar10-l2-mma", CIFAR10),
-    "cifar10-l2-atent": Network("cifar10-l2-atent", CIFAR10_L2_ATENT),
+    "cifar10-l2-atent": Network("cifar10-l2-atent-paper", CIFAR10_L2_ATENT),
     "cifar10-smooth-trades": Network("cifar10-smooth-trades", CIFAR10),
-    "cifar10-smooth-atent": Network("cifar10-smooth-atent", CIFAR10),
+    "cifar10-smooth-atent": Network("cifar10-smooth-atent-paper", CIFAR10_SMOOTH_ATENT),
     "cifar10-standard": Network("cifar10-standard", {**PLAIN, "epochs": 10}),
-    # 10 epochs of one pass and 6 of three; from scratch, 9 of three.
+    # 10 epochs of one pass and 12 of three; from scratch, 15 of three.
     "cifar10-linf-finetune": Network(
-        "cifar10-linf-finetune", {**CIFAR10, "optimizer.lr": 1e-4, "averaging": 0.0}, start="cifar10-standard"
+        "cifar10-linf-finetune-paper", {**CIFAR10, **NOISY, "optimizer.lr": 1e-4, "averaging": 0.0}, start="cifar10-standard"
     ),
-    "cifar10-linf-scratch": Network("cifar10-linf-atent", {**CIFAR10, "epochs": 9}, {"epochs": 20}),
+    "cifar10-linf-scratch": Network("cifar10-linf-atent-paper", {**CIFAR10, **NOISY, "epochs": 15}, {"epochs": 20}),
     "pair-standard": Network("mnist-linf-standard", THREE_LAYERS, THREE_LAYERS),
     "pair-pgd-at": Network("mnist-linf-pgd-at", THREE_LAYERS_SEARCH, THREE_LAYERS_SEARCH),
     "pair-trades": Network("mnist-linf-trades", THREE_LAYERS_SEARCH, THREE_LAYERS_SEARCH),
-    "pair-atent": Network("mnist-linf-atent", THREE_LAYERS_SEARCH, THREE_LAYERS_SEARCH),
+    "pair-atent": Network("mnist-linf-atent-paper", THREE_LAYERS_SEARCH, THREE_LAYERS_SEARCH),
 }
 
 # Data that a recipe names, and what takes their place at `smoke`; `pair` is two digits of the other.

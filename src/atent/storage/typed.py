@@ -54,6 +54,7 @@ class Epoch(TypedDict):
     clean: NotRequired[float]
     robust: NotRequired[float]
     examples: NotRequired[int]
+    train_clean: NotRequired[float]  # of as many training images, not augmented and not attacked
     broken_by: NotRequired[dict[str, int]]  # of a cascade: how many images each attack broke
     masked: NotRequired[bool]
     plateau: NotRequired[bool]
@@ -73,6 +74,7 @@ class LogLine(TypedDict):
     examples: NotRequired[Count]
     radius: NotRequired[Positive]
     train_robust: NotRequired[Share]
+    train_clean: NotRequired[Share]
 
 
 class Checks(TypedDict):

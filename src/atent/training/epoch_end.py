@@ -7,8 +7,9 @@ from torch import nn
 
 from atent.attacks import Cascade
 from atent.attacks.protocols import title_of
-from atent.data.images import Images
+from atent.data.images import Images, evaluation_batches
 from atent.evaluation.attack import attack_images
+from atent.network import borrowed, predict
 from atent.parallel.team import current_team
 from atent.recipe import Recipe
 from atent.smoothing.smoothed import Smoothed
@@ -39,6 +40,8 @@ def finish_epoch(
     }
     if len(held):
         evaluate_held(row, state.result, recipe, held, how, watch)
+        if not recipe.smooth:
+            row["train_clean"] = clean_accuracy(state.result, train, row["examples"], how, watch)
     watch.evaluated(row["examples"] / len(held) if len(held) else 1.0)
     choose = recipe.chosen_by
     better = all(score(row, choose) >= score(past, choose) for past in state.history)
@@ -96,6 +99,16 @@ def evaluate_held(
     if isinstance(monitor, Cascade):
         broken = Counter(one.get("by") for one in rows)
         row["broken_by"] = {title: broken[title] for title in map(title_of, monitor.attacks)}
+
+
+def clean_accuracy(network: nn.Module, images: Images, count: int, how: TrainingOptions, watch: Watch) -> float:
+    """The accuracy on the first images: training images as they are, not augmented and not attacked."""
+    right, count = 0, min(count, len(images))
+    with borrowed(network):
+        for part in evaluation_batches(count, watch.part):
+            x, y = images.batch(part)
+            right += int((predict(network, x.to(how.device)).cpu() == y).sum())
+    return right / count
 
 
 def warn_stuck(state: State, train: Images, how: TrainingOptions) -> None:

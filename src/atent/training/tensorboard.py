@@ -8,7 +8,7 @@ from typing import Any
 
 from atent.errors import UserError
 
-CURVES = ("loss", "train_robust", "radius", "clean", "robust", "seconds")
+CURVES = ("loss", "train_robust", "train_clean", "radius", "clean", "robust", "seconds")
 Draw = Callable[[Mapping[str, Any]], None]
 
 
