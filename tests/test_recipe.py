@@ -20,13 +20,13 @@ from atent.training.start import make_model
 from toys import generator, small_batch, small_network, stand_in
 
 TABLES = {  # of the paper: every row, and what fine-tuning starts from
-    "mnist-l2": ["standard", "entropy-sgd", "pgd-at", "trades", "mma", "atent"],
-    "mnist-linf": ["standard", "entropy-sgd", "pgd-at", "trades", "mma", "mart", "atent"],
-    "cifar10-linf": ["pgd-at", "pgd-at-early", "trades", "mart", "atent", "finetune"],
-    "cifar10-l2": ["pgd-at", "mma", "atent"],
+    "mnist-l2": ["standard", "entropy-sgd", "pgd-at", "trades", "mma", "atent-paper"],
+    "mnist-linf": ["standard", "entropy-sgd", "pgd-at", "trades", "mma", "mart", "atent-paper"],
+    "cifar10-linf": ["pgd-at", "pgd-at-early", "trades", "mart", "atent-paper", "finetune-paper"],
+    "cifar10-l2": ["pgd-at", "mma", "atent-paper"],
     "cifar10": ["standard"],
     "mnist-smooth": ["gaussian", "adv", "atent", "trades"],
-    "cifar10-smooth": ["gaussian", "adv", "atent", "trades"],
+    "cifar10-smooth": ["gaussian", "adv", "atent-paper", "trades"],
 }
 NEW = {
     "temperature",

@@ -213,8 +213,11 @@ class Watch:
 
 
 def part_of(recipe: Recipe) -> int:
-    """Images of a batch in an evaluation: with a budget fewer, since it may be cut after each."""
-    return PART if recipe.minutes else BATCH
+    """Images of a batch in an evaluation: those of a training batch, so that it hardly needs more memory; at most 250.
+
+    With a budget 100, since it may be cut after each.
+    """
+    return PART if recipe.minutes else min(recipe.batch, BATCH)
 
 
 def clock_text(seconds: float) -> str:
