@@ -15,6 +15,9 @@ from atent.evaluation.estimate import estimates
 from atent.report.brackets import bracket_markdown
 from atent.report.tables import Result, certified_markdown, markdown, results
 from atent.report.terminal import print_results
+from atent.reproduce.appendix import TABLES
+from atent.reproduce.document import markdown as paper_table
+from atent.reproduce.engine import Place
 from atent.storage.brackets import brackets
 from atent.storage.certificates import certified
 from atent.storage.files import read_rows
@@ -98,6 +101,12 @@ def networks() -> list[Path]:
     return sorted(folder for folder in RESULTS.iterdir() if folder.is_dir() and folder != COMPARED)
 
 
+def of_the_paper(name: str) -> Callable[[], str]:
+    """A table of the paper with our numbers, as `atent reproduce` prints it; reused runs are those of the zoo."""
+    place = Place(RESULTS / "reproduce", "cpu", reuse=tuple(sorted((RESULTS / "zoo").iterdir())))
+    return lambda: paper_table(TABLES[name], place).strip()
+
+
 def result_sentence(name: str) -> Callable[[], str]:
     return lambda: side_by_side.sentence(COMPARED / name)
 
@@ -113,6 +122,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "two-sided": two_sided,
     },
     "docs/atent.md": {"ablation": ablated, "our result": result_sentence("atent")},
+    "docs/paper-tables.md": {name: of_the_paper(name) for name in TABLES},
     "docs/zoo.md": {"networks": pretrained},
     "docs/standard.md": {"our result": result_sentence("sgd")},
     **{

@@ -172,7 +172,7 @@ def test_a_probe_trains_some_batches(real: bool, tmp_path: Path, monkeypatch: py
     found = measure(json.loads(json.dumps(asked)))
     assert (found.batch, found.real) == (50, real)
     assert 0 < found.pass_seconds < found.seconds
-    assert 50_000_000 < found.peak
+    assert found.peak > 50_000_000
     assert not list(tmp_path.iterdir())
 
 

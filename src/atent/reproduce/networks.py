@@ -136,7 +136,9 @@ NETWORKS: dict[str, Network] = {
     "cifar10-standard": Network("cifar10-standard", {**PLAIN, "epochs": 10}),
     # 10 epochs of one pass and 12 of three; from scratch, 15 of three.
     "cifar10-linf-finetune": Network(
-        "cifar10-linf-finetune-paper", {**CIFAR10, **NOISY, "optimizer.lr": 1e-4, "averaging": 0.0}, start="cifar10-standard"
+        "cifar10-linf-finetune-paper",
+        {**CIFAR10, **NOISY, "optimizer.lr": 1e-4, "averaging": 0.0},
+        start="cifar10-standard",
     ),
     "cifar10-linf-scratch": Network("cifar10-linf-atent-paper", {**CIFAR10, **NOISY, "epochs": 15}, {"epochs": 20}),
     "pair-standard": Network("mnist-linf-standard", THREE_LAYERS, THREE_LAYERS),

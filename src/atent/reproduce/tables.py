@@ -153,8 +153,8 @@ TABLE3 = Table(
     (
         "The paper's network is WRN-34-10, ours at `cpu` ResNet-20, so the numbers are not comparable; the row of 20 "
         "batches only shows that the path works.",
-        "One noisy step is no row of the paper. It is the cheapest training that we found for a CPU; ATENT with one step "
-        "from a start in a ball of two radii is the same.",
+        "One noisy step is no row of the paper. It is the cheapest training that we found for a CPU. ATENT with one "
+        "step from a start in a ball of two radii is the same.",
         "The paper counts 48 million parameters of WRN-34-10; it has 46,160,474 (the count includes a block that is "
         "built and never used).",
         "The paper's gamma 1/.0031 is a typo for 1/.031, its eps.",
