@@ -4,7 +4,8 @@ python scripts/soak.py --name training --minutes 20 --rows runs/x/train.jsonl --
 python scripts/soak.py --name attack --minutes 20 --pid 1234
 
 The command, or the process with this number, is sampled every few seconds until it ends or the time is over (a command
-of ours then gets SIGINT). The rate is that of the bytes of `--rows` that are added, if given, else of CPU seconds. The
+of ours then gets SIGINT). The rate is that of the bytes that are added to `--rows`, a file or a folder, if given, else
+of CPU seconds. The
 samples and the verdict are appended to results/soak.jsonl. Flat: the last third against the first third after a warm-up
 of a tenth: memory at most 5 % and 32 MB higher, handles and threads at most 2 more, the rate at least 0.8 times.
 """
@@ -43,12 +44,18 @@ def sample(pid: int, began: float, rows: Path | None) -> Sample | None:
         if "VmRSS" not in status:
             return None
         ticks = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-        work = float(rows.stat().st_size) if rows and rows.exists() else 0.0 if rows else ticks
+        work = float(_size(rows)) if rows else ticks
         handles = len(list((home / "fd").iterdir()))
         megabytes = int(status["VmRSS"].split()[0]) * 1024 / 1e6
         return Sample(round(time.monotonic() - began, 1), megabytes, handles, int(status["Threads"]), work)
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder; 0 if there is none yet."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def judge(samples: list[Sample]) -> dict[str, object]:
@@ -86,7 +93,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--every", type=float, default=5.0, help="seconds between samples")
     parser.add_argument("--pid", type=int, help="a process that runs already")
-    parser.add_argument("--rows", type=Path, help="a file that grows with the work")
+    parser.add_argument("--rows", type=Path, help="a file or a folder that grows with the work")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("command", nargs="*", help="after --: the command to start and watch")
     chosen = parser.parse_args()
