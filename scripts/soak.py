@@ -5,9 +5,9 @@ python scripts/soak.py --name attack --minutes 20 --pid 1234
 
 The command, or the process with this number, is sampled every few seconds until it ends or the time is over (a command
 of ours then gets SIGINT). The rate is that of the bytes that are added to `--rows`, a file or a folder, if given, else
-of CPU seconds. The
-samples and the verdict are appended to results/soak.jsonl. Flat: the last third against the first third after a warm-up
-of a tenth: memory at most 5 % and 32 MB higher, handles and threads at most 2 more, the rate at least 0.8 times.
+of CPU seconds. The samples and the verdict are appended to results/soak.jsonl. Flat: the last third against the first
+third after a warm-up of a tenth: memory at most 5 % and 32 MB higher, handles and threads at most 2 more, the rate at
+least 0.8 times.
 """
 
 import argparse

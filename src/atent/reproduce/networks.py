@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from atent.data.published import SOURCES
-from atent.defenses import DEFENSES, Fast
+from atent.defenses import DEFENSES
 from atent.methods import field_names
 from atent.models import Shape
 from atent.planning.sizes import Sizes
@@ -179,8 +179,10 @@ def recipe_at(name: str, budget: BudgetName, home: Path, start: Path | None = No
     data = changes.get("data") or load_recipe(network.recipe, build=False).data
     if budget == "smoke":
         data = STAND_INS[data]
-        defense = DEFENSES[load_recipe(network.recipe, changes).defense["name"]]
-        known = () if issubclass(defense, Fast) else field_names(defense)  # a single step is short already
+        defense = load_recipe(network.recipe, changes).defense
+        known = (
+            field_names(DEFENSES[defense["name"]]) if defense.get("steps", 0) > _SMOKE_SEARCH["defense.steps"] else ()
+        )
         search = {key: value for key, value in _SMOKE_SEARCH.items() if key.partition(".")[2] in known}
         changes |= {**_SMOKE, **search, "validation": _SMOKE_HELD_OUT[data]}
     changes["data"] = str(home / "data" / f"{data}.npz") if data in MADE else data
