@@ -36,7 +36,7 @@ from atent.training.options import TrainingOptions
 
 SECONDS, LEAST, MOST = 10.0, 3, 60  # of the timed batches: at least so long, so many, at most so many
 BATCHES, STEPS, LEAVING = 8, 10, 50  # of later evaluations; of so many images one leaves at a step
-PIECES = 0.1  # more memory than the probe used: freed memory is in more pieces after a whole epoch
+PIECES = 0.05  # more memory than the probe used: freed memory is in more pieces after a whole epoch
 TINY = 1e-3  # of eps: no image breaks by itself
 UNTIMED = 2  # the first batch allocates memory, and has no search in a warm-up of eps
 
@@ -45,8 +45,8 @@ UNTIMED = 2  # the first batch allocates memory, and has no search in a warm-up 
 class Probe:
     """Seconds of a batch, and of a forward pass of an image in the evaluation; peak memory in bytes.
 
-    `peak` is that of the device; on the CPU, of the whole process and a tenth more. It includes evaluations in which
-    images leave the attack at every step, as those of a trained network do: freed memory is then in pieces.
+    `peak` is that of the device; on the CPU, of the whole process and a twentieth more. It includes evaluations in
+    which images leave the attack at every step, as those of a trained network do: freed memory is then in pieces.
     `real`: the images were those of the data set. `plain`: the batches were trained without the search.
     """
 

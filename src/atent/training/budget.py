@@ -17,6 +17,7 @@ PLANNED_AFTER = 20  # batches
 SURE_AFTER = 10.0  # seconds, or so many times PLANNED_AFTER: fewer are too few for an estimate
 MANY = 5
 PART = 100  # images of a batch in the evaluations of a budget
+FEWEST = 25  # without one
 LATER = 1.1  # how much longer an evaluation takes at the end than the trial
 # Shares of a budget:
 RECENT = 0.03  # the speed of the machine is that of the batches in this time
@@ -213,11 +214,12 @@ class Watch:
 
 
 def part_of(recipe: Recipe) -> int:
-    """Images of a batch in an evaluation: those of a training batch, so that it hardly needs more memory; at most 250.
+    """Images of a batch in an evaluation: half of a training batch, but at least 25 of it, and at most 250.
 
-    With a budget 100, since it may be cut after each.
+    So it needs less memory than the training, and what it leaves in pieces is small. With a budget 100, since it may be
+    cut after each.
     """
-    return PART if recipe.minutes else min(recipe.batch, BATCH)
+    return PART if recipe.minutes else min(recipe.batch, max(recipe.batch // 2, FEWEST), BATCH)
 
 
 def clock_text(seconds: float) -> str:
