@@ -3,6 +3,7 @@
 import re
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,31 @@ def test_ctrl_c_while_another_one_is_handled(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("atent.cli._say", again)
     monkeypatch.setattr("atent.storage.recipe_files.recipe_names", stopped)
     assert end_of(monkeypatch, "list", "recipes") == 130
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError("cannot load module more than once per process"), UserError("x"), OSError("x")]
+)
+def test_an_error_after_ctrl_c_that_an_import_swallowed_is_a_stop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    """As when NumPy is imported while torch is, and torch goes on without it. The next command knows nothing of it."""
+
+    def swallow() -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        fail()
+
+    def fail() -> None:
+        raise error
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("atent.storage.recipe_files.recipe_names", swallow)
+    assert end_of(monkeypatch, "list", "recipes") == 130
+    assert capsys.readouterr().err == "stopped. Run the same command to resume.\n"
+    monkeypatch.setattr("atent.storage.recipe_files.recipe_names", fail)
+    assert end_of(monkeypatch, "list", "recipes") == 2
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_values_are_shown_in_one_short_line() -> None:

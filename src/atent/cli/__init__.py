@@ -31,6 +31,7 @@ from atent.cli import (
     verify,
     zoo,
 )
+from atent.cli.interrupts import remembering_interrupts
 from atent.cli.last_resort import last_words
 from atent.cli.options import TargetOptions
 from atent.errors import Interrupted, LostProcess, ThreatWarning, UserError
@@ -93,7 +94,8 @@ def _version(
 
 def main() -> None:
     """Run the command; a user's error prints one line and gives exit code 2."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as `__main__` has it while it imports
+    silent = signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # as `__main__` has it while it imports
+    if silent:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be no UTF-8
@@ -102,14 +104,17 @@ def main() -> None:
         code = _run()
     except KeyboardInterrupt:  # again, while the first one was handled
         code = STOPPED
-    _close_streams()
+    with suppress(KeyboardInterrupt):
+        _close_streams()
+        if silent:  # while Python ends, there is nothing to stop
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 
 
 def _run() -> int:
     """Run the command; returns its exit code."""
     try:
-        with _doubts_in_a_line(), _joined():
+        with _doubts_in_a_line(), remembering_interrupts(), _joined():
             code = app(prog_name="atent", standalone_mode=False)
             if code == STOPPED:  # typer returns this for a KeyboardInterrupt
                 raise KeyboardInterrupt
