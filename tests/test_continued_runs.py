@@ -24,11 +24,11 @@ from atent.storage.row_file import RowFile
 from atent.storage.rows import ATTACK
 from atent.storage.run import Run
 from atent.threat import Threat
-from atent.training.extend import extend
+from atent.training.extend import extend, settle
 from atent.training.fit import fit
 from atent.training.step import train_step
 from short_runs import QUIET, tiny, without_time
-from test_cli import atent
+from test_cli import SETTINGS, atent
 from test_stops import small
 from toys import own_folder, small_network, stand_in
 
@@ -72,7 +72,34 @@ def test_the_same_command_resumes_an_extended_training(
     assert "is at epoch 1 of 3; --more-epochs 2 adds none" in capsys.readouterr().err
     fit(resumed, tmp_path, how=QUIET)
     assert len(run.history()) == recipe_of(run).epochs == 3
+    settle(run)
     assert extend(run, small(epochs=1), 2).epochs == 5
+
+
+def test_the_same_command_adds_nothing_after_a_kill_that_came_after_the_last_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fit(small(epochs=1), tmp_path, how=QUIET)
+    fit(extend(run, small(epochs=1), 2), tmp_path, how=QUIET)  # and no `settle`: the command was killed
+    before = run.last.read_bytes()
+    same = extend(run, small(epochs=1), 2)
+    assert "has all 3 epochs of a command that was killed after the last one; --more-epochs 2 adds none" in (
+        capsys.readouterr().err
+    )
+    fit(same, tmp_path, how=QUIET)
+    assert run.last.read_bytes() == before
+    settle(run)
+    assert extend(run, small(epochs=1), 2).epochs == 5
+    assert [path.name for path in tmp_path.glob(".more-epochs-*")] == [".more-epochs-5"]
+
+
+def test_the_command_ends_what_it_began(tmp_path: Path) -> None:
+    words = ["train", "demo", "--out", tmp_path, "--threads", 1, *SETTINGS, "--set", "epochs=1"]
+    assert atent(*words) == 0
+    for epochs in (2, 3):
+        assert atent(*words, "--more-epochs", 1) == 0
+        assert len(Run(tmp_path).history()) == epochs
+    assert not list(tmp_path.glob(".more-epochs-*"))
 
 
 def test_a_training_that_stopped_early_gets_no_more_epochs(tmp_path: Path) -> None:

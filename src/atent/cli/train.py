@@ -71,7 +71,7 @@ def train(
     from atent.recipe import load_recipe
     from atent.report.terminal import tell
     from atent.storage.run import Run
-    from atent.training.extend import extend
+    from atent.training.extend import extend, settle
     from atent.training.fit import fit
     from atent.training.options import TrainingOptions
 
@@ -95,6 +95,7 @@ def train(
     own = f" --model {chosen.model}" if is_users(chosen.model) else ""
     tell(f"Weights: {folder}/best.safetensors")
     tell(f"Next: atent attack {folder}{own}")
+    settle(run)
 
 
 def _print_training(folder: Path, best: dict[str, Any], epochs: int, threat: str, monitor: str) -> None:
