@@ -46,6 +46,7 @@ def reproduce(
     from atent.reproduce.engine import Place, jobs, run
     from atent.reproduce.figures import draw_figure
     from atent.reproduce.plan import BUDGETS
+    from atent.storage.files import remove_orphans
 
     if current_team().size > 1:
         raise UserError("atent reproduce under torchrun; it starts its own processes, --processes N")
@@ -67,6 +68,7 @@ def reproduce(
     if status:
         _print_status(todo, place, processes)
         return
+    remove_orphans(place.home)
     failed = run(todo, processes, lambda line: print(line, file=sys.stderr, flush=True))
     _write([key for key in names if key in TABLES], place)
     for key in names:

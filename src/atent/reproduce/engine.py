@@ -95,6 +95,9 @@ def run(todo: Sequence[Job], processes: int, say: Say) -> dict[str, str]:
 def _run_here(todo: Sequence[Job], say: Say) -> dict[str, str]:
     failed: dict[str, str] = {}
     for job in todo:
+        if reason := _without_start(job, failed):
+            failed[job.network] = reason
+            continue
         say(f"{job.network}: {_words(job)}")
         try:
             work(job)
@@ -111,6 +114,10 @@ def _run_alone(todo: Sequence[Job], processes: int, say: Say) -> dict[str, str]:
         while waiting or running:
             busy = {job.network for job, _ in running.values()} | {job.network for job in waiting}
             ready = [job for job in waiting if NETWORKS[job.network].start not in busy]
+            for job in [job for job in ready if _without_start(job, failed)]:
+                failed[job.network] = _without_start(job, failed)
+                ready.remove(job)
+                waiting.remove(job)
             for job in ready[: processes - len(running)]:
                 process = context.Process(target=work_alone, args=(job, _log(job)))
                 process.start()
@@ -133,6 +140,14 @@ def _run_alone(todo: Sequence[Job], processes: int, say: Say) -> dict[str, str]:
     return failed
 
 
+def _without_start(job: Job, failed: dict[str, str]) -> str:
+    """Why a training cannot begin: the one whose weights it starts from failed, and may have left some. Else empty."""
+    start = NETWORKS[job.network].start
+    if job.trained or start not in failed or Place(job.home, job.budget).trained(start):
+        return ""
+    return f"it starts from {start}, whose training is not finished"
+
+
 def start_method() -> Any:
     """How processes start: from a server that imported torch once; on Windows each imports it."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
@@ -147,6 +162,9 @@ def _log(job: Job) -> Path:
 
 
 def _reason(job: Job, code: int) -> str:
+    """Why a job failed: the last line of its output, unless a signal ended it."""
+    if code < 0:
+        return f"ended by signal {-code}; its output: {_log(job)}"
     lines = _log(job).read_text(encoding="utf-8").splitlines() if _log(job).exists() else []
     return lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
 

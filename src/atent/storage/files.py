@@ -66,7 +66,7 @@ def _open_lock(lock: Path) -> int:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file atomically: under a temporary name, flushed to disk, then renamed."""
     disk.check_regular(path)
-    _remove_orphans(path)
+    remove_orphans(path.parent, path.name)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:200]}.", suffix=PART)
     temporary = Path(name)
     try:
@@ -84,9 +84,15 @@ def write_atomically(path: Path, content: bytes) -> None:
     disk.sync_folder(path.parent)
 
 
-def _remove_orphans(path: Path) -> None:
-    """Remove the temporary files that killed processes left of this file. Those of a living one are locked."""
-    for orphan in path.parent.glob(f".{glob.escape(path.name[:200])}.*{PART}") if fcntl else ():
+def remove_orphans(folder: Path, name: str = "") -> None:
+    """Remove the temporary files of killed processes: those of a file with this name, or all in and below the folder.
+
+    Those of a living process are locked.
+    """
+    if fcntl is None:
+        return
+    found = folder.glob(f".{glob.escape(name[:200])}.*{PART}") if name else folder.rglob(f".*{PART}")
+    for orphan in filter(Path.is_file, found):
         with suppress(OSError), orphan.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             orphan.unlink(missing_ok=True)
