@@ -3,96 +3,30 @@
 import os
 import resource
 import shutil
-import signal
 import subprocess
-import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
-from atent.cli import main
-from campaign.kills import VERBS, _furnish, _ready, _resumed, prepare
+from campaign.kills import VERBS, furnish, prepare_once, ready, resumed
+from campaign.streams import Stream, end_of, start
 from campaign.verdict import Draw, Ended, Kind, Outcome, faults_of
 from campaign.write_points import Points
 
 CODES = (0, 1, 2, 130, 143)
-Stream = str  # "file", "closed", "unread" (a pipe without a reader) or "full"
 
 
-def start(
-    prepared: Path, verb: str, out: Stream = "file", err: Stream = "file", limit: Callable[[], None] | None = None
+def begin(
+    prepared: Path, verb: str, out: Stream = "file", err: Stream = "file", limit: Callable[[], None] = lambda: None
 ) -> int:
-    """Start a command in a forked process with real streams; returns its number."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 97
-    try:
-        for number, stream in ((1, out), (2, err)):
-            _redirect(number, stream)
-        sys.stdout, sys.stderr = _opened(1, out), _opened(2, err)
-        _ready(prepared, Points())
-        if limit is not None:
-            limit()
-        sys.argv = ["atent", *VERBS[verb]]
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        except BaseException:
-            with suppress(OSError):
-                traceback.print_exc()
-            code = 96
-        code = code if all(map(_flushed, (sys.stdout, sys.stderr))) else 120  # as Python itself would end
-    finally:
-        os._exit(code)
+    """Start a command; returns the number of its process."""
 
+    def before() -> None:
+        ready(prepared, Points())
+        limit()
 
-def _flushed(stream: TextIO | None) -> bool:
-    try:
-        if stream is not None:
-            stream.flush()
-    except OSError:
-        return False
-    return True
-
-
-def _redirect(number: int, stream: Stream) -> None:
-    if stream == "closed":
-        os.close(number)
-        return
-    if stream == "unread":
-        reader, handle = os.pipe()
-        os.close(reader)
-    else:
-        path = "/dev/full" if stream == "full" else f".stream{number}.{os.getpid()}"
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.dup2(handle, number)
-    os.close(handle)
-
-
-def _opened(number: int, stream: Stream) -> TextIO | None:
-    if stream == "closed":
-        return None
-    return open(number, "w", encoding="utf-8", closefd=False, buffering=1)
-
-
-def end_of(pid: int) -> Ended:
-    """Wait for a process; its code and what it wrote."""
-    for _ in range(10_000):
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else status >> 8
-            path = Path(f".stream2.{pid}")
-            return Ended(code, "", path.read_text(errors="replace") if path.exists() else "")
-        time.sleep(0.005)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return Ended(99, "", "hangs: over 50 s")
+    return start(VERBS[verb], before, out, err)
 
 
 def judged(ended: Ended, silent: bool = False) -> list[str]:
@@ -122,50 +56,50 @@ def full_disk(draw: Draw, prepared: Path, folder: Path, verb: str) -> list[str]:
     home = folder / "disk"
     with disk(home, f"size={draw.choice([64, 80, 100, 130, 200, 400])}k"):
         try:
-            _furnish(verb, prepared, home)
+            furnish(verb, prepared, home)
         except (OSError, shutil.Error):
             return []
         os.chdir(home)
-        ended = end_of(start(prepared, verb, err="unread"))
+        ended = end_of(begin(prepared, verb, err="unread"))
         found = judged(ended, silent=True)
         shutil.copytree(home, folder / "moved", symlinks=True)
     os.chdir(folder / "moved")
-    return found + _resumed(verb, prepared, folder / "moved")
+    return found + resumed(verb, prepared, folder / "moved")
 
 
 def read_only(draw: Draw, prepared: Path, folder: Path, verb: str) -> list[str]:
     del draw
     home = folder / "disk"
     with disk(home, "size=20m"):
-        _furnish(verb, prepared, home)
+        furnish(verb, prepared, home)
         os.chdir(home)
         subprocess.run(["mount", "-o", "remount,ro", str(home)], check=True, capture_output=True)
-        return judged(end_of(start(prepared, verb, "unread", "full")), silent=True)
+        return judged(end_of(begin(prepared, verb, "unread", "full")), silent=True)
 
 
 def closed_streams(draw: Draw, prepared: Path, folder: Path, verb: str) -> list[str]:
     """Output that nobody reads, or that has no place."""
-    _furnish(verb, prepared, folder)
+    furnish(verb, prepared, folder)
     out, err = (draw.choice(["file", "closed", "unread", "full"]) for _ in "ab")
-    ended = end_of(start(prepared, verb, out, err))
-    return judged(ended, silent=err != "file") + _resumed(verb, prepared, folder)
+    ended = end_of(begin(prepared, verb, out, err))
+    return judged(ended, silent=err != "file") + resumed(verb, prepared, folder)
 
 
 def two_processes(draw: Draw, prepared: Path, folder: Path, verb: str) -> list[str]:
     """The same command twice at once: one works, the other says who does."""
-    _furnish(verb, prepared, folder)
-    first = start(prepared, verb)
+    furnish(verb, prepared, folder)
+    first = begin(prepared, verb)
     time.sleep(draw.choice([0, 0.02, 0.1]))
-    both = [end_of(pid) for pid in (first, start(prepared, verb))]
+    both = [end_of(pid) for pid in (first, begin(prepared, verb))]
     found = [fault for one in both for fault in judged(one)]
     if all(one.code for one in both):
         found.append("neither of the two processes did the work")
-    return found + _resumed(verb, prepared, folder)
+    return found + resumed(verb, prepared, folder)
 
 
 def low_limits(draw: Draw, prepared: Path, folder: Path, verb: str) -> list[str]:
     """Few open files, small files, or little memory."""
-    _furnish(verb, prepared, folder)
+    furnish(verb, prepared, folder)
     pages = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     kind, most = draw.choice(
         [
@@ -174,8 +108,8 @@ def low_limits(draw: Draw, prepared: Path, folder: Path, verb: str) -> list[str]
             (resource.RLIMIT_AS, pages + draw.choice([1 << 20, 1 << 24])),
         ]
     )
-    ended = end_of(start(prepared, verb, limit=lambda: resource.setrlimit(kind, (most, most))))
-    return judged(ended) + _resumed(verb, prepared, folder)
+    ended = end_of(begin(prepared, verb, limit=lambda: resource.setrlimit(kind, (most, most))))
+    return judged(ended) + resumed(verb, prepared, folder)
 
 
 FAULTS: dict[str, Callable[[Draw, Path, Path, str], list[str]]] = {
@@ -196,4 +130,4 @@ def play(draw: Draw, prepared: Path, folder: Path) -> Outcome:
         return Outcome(f"{name}: {error}", skipped=True)
 
 
-FAULT_CASES = Kind("faults", play, prepare, batch=5, full=60, short=4)
+FAULT_CASES = Kind("faults", play, prepare_once, batch=5, full=60, short=4)

@@ -16,15 +16,17 @@ import numpy as np
 
 from atent.data import download
 from atent.data.published import SOURCES, Source
+from atent.training.extend import MARK
+from campaign import toy_table
 from campaign.forked import attempt
 from campaign.own_files import different_weights, rows
-from campaign.toy_run import ATTACK, CERTIFY, done, prepare_run, train
+from campaign.toy_run import ATTACK, CERTIFY, RECIPE, done, prepare_run, train
 from campaign.verdict import Draw, Ended, Kind, Outcome, faults_of
 from campaign.write_points import PHASES, Points
 
 TOY = "toy-set"
 FILES = {"train-images": bytes(range(256)) * 300, "train-labels": b"labels" * 50}
-VERBS: dict[str, list[str]] = {
+SINGLE: dict[str, list[str]] = {
     "train": train("--set", "recoveries=1"),
     "attack": [*ATTACK, "--save-images", "--batch", "4"],
     "certify": CERTIFY,
@@ -32,11 +34,15 @@ VERBS: dict[str, list[str]] = {
     "report": ["report", "base", "--out", "report.html"],
     "longer": ["train", "recipe.toml", "--out", "base", "--more-epochs", "1", *train()[4:], "--set", "recoveries=1"],
 }
+TABLES = {"reproduce": [*toy_table.REPRODUCE, "1"], "reproduce in two": [*toy_table.REPRODUCE, "2"]}
+VERBS = SINGLE | TABLES
+AT_POINTS, AT_MOMENTS = [5, 5, 4, 2, 1, 3, 4, 1], [5, 5, 4, 1, 1, 3, 3, 2]  # how often each is drawn
+EPOCHS = int(RECIPE["epochs"])
 NEEDED = {"attack": "run", "certify": "run", "report": "base", "longer": "base"}
 
 
 def prepare(place: Path) -> None:
-    """The undisturbed results of all commands, and how many write points each has."""
+    """The undisturbed results of commands, and how many write points each has."""
     prepare_run(place)
     mirror = place / "mirror"
     mirror.mkdir()
@@ -46,15 +52,25 @@ def prepare(place: Path) -> None:
     for verb, words in VERBS.items():
         home = place / "undisturbed" / verb
         home.mkdir(parents=True)
-        _furnish(verb, place, home)
+        furnish(verb, place, home)
         os.chdir(home)
         counter = Points(told=home / "count")
-        done(attempt(words, partial(_ready, place, counter)))
+        done(attempt(words, partial(ready, place, counter)))
         counts[verb] = int((home / "count").read_text())
+    counts["reproduce in two"] = counts["reproduce"] // 3  # each process counts its own: of three networks
     (place / "counts.json").write_text(json.dumps(counts))
 
 
-def _furnish(verb: str, prepared: Path, home: Path) -> None:
+def prepare_once(place: Path) -> None:
+    """As `prepare`; a copy where another kind has prepared it."""
+    made = place.parent / KILLS.name.replace(" ", "-")
+    if made.is_dir():
+        shutil.copytree(made, place)
+    else:
+        prepare(place)
+
+
+def furnish(verb: str, prepared: Path, home: Path) -> None:
     """What a command needs: the data, a recipe, a trained run without rows or with them."""
     for name in ("data.npz", "recipe.toml"):
         shutil.copy(prepared / name, home / name)
@@ -65,8 +81,8 @@ def _furnish(verb: str, prepared: Path, home: Path) -> None:
             shutil.rmtree(home / "run" / name, ignore_errors=True)
 
 
-def _ready(prepared: Path, points: Points) -> None:
-    """In the child: a data set that comes from files, and the death that is planned."""
+def ready(prepared: Path, points: Points) -> None:
+    """In the child: a data set that comes from files, a short table, and the death that is planned."""
     SOURCES[TOY] = Source(
         {"train": tuple(FILES), "test": ()},
         {name: hashlib.md5(content, usedforsecurity=False).hexdigest() for name, content in FILES.items()},
@@ -74,28 +90,41 @@ def _ready(prepared: Path, points: Points) -> None:
         (1, 1, 1), ("a",), (0.0,), (1.0,), (0, 0),
     )  # fmt: skip
     download.DOWNLOADERS[TOY] = {"mirror": download.gzipped_files((prepared / "mirror").as_uri())}
+    toy_table.install()
     points.install()
 
 
 def play_points(draw: Draw, prepared: Path, folder: Path) -> Outcome:
     counts = json.loads((prepared / "counts.json").read_text())
-    verb = draw.choices(list(VERBS), [5, 5, 4, 2, 1, 3])[0]
-    _furnish(verb, prepared, folder)
+    verb = draw.choices(list(VERBS), AT_POINTS)[0]
+    furnish(verb, prepared, folder)
     told, faults = [], list[str]()
     for _ in range(draw.choice([1, 1, 2, 3])):
         points = Points(draw.randrange(counts[verb]), draw.choice(PHASES), draw.random() < 0.5, draw.randrange(1000))
-        ended = attempt(VERBS[verb], partial(_ready, prepared, points))
+        ended = attempt(VERBS[verb], partial(ready, prepared, points))
         told.append(f"{'power cut' if points.power else 'kill'} {points.phase} point {points.at}: {ended.code}")
         if ended.code != -signal.SIGKILL:
-            faults += faults_of(ended, (0,))
-    return Outcome(f"{verb}: {'; '.join(told)}", (*faults, *_resumed(verb, prepared, folder)))
+            faults += faults_of(ended, (0, 2) if verb == "reproduce in two" else (0,))  # 2: a worker was killed
+    return Outcome(f"{verb}: {'; '.join(told)}", (*faults, *resumed(verb, prepared, folder)))
 
 
-def _resumed(verb: str, prepared: Path, folder: Path) -> list[str]:
+def resumed(verb: str, prepared: Path, folder: Path) -> list[str]:
     """The faults of the same command once more, to its end."""
-    ended = attempt(VERBS[verb], lambda: _ready(prepared, Points()))
-    found = faults_of(ended, (0,))
-    return found or different(verb, prepared / "undisturbed" / verb, folder)
+    before, times = (toy_table.finished(folder) if verb in TABLES else {}), (_ends(folder) if verb == "longer" else 0)
+    ended = attempt(VERBS[verb], lambda: ready(prepared, Points()))
+    if found := faults_of(ended, (0,)):
+        return found
+    if times:  # each one that ended adds an epoch, and no other
+        epochs = len((folder / "base" / "train.jsonl").read_bytes().splitlines())
+        return [] if epochs == EPOCHS + times + 1 else [f"{epochs} epochs after {times + 1} commands that ended"]
+    return toy_table.repeated(before) + different(verb, prepared / "undisturbed" / verb, folder)
+
+
+def _ends(folder: Path) -> int:
+    """How many `--more-epochs 1` have ended: the mark of one that has not is left."""
+    marks = [int(path.name.removeprefix(MARK)) for path in (folder / "base").glob(f"{MARK}*")]
+    epochs = len((folder / "base" / "train.jsonl").read_bytes().splitlines())
+    return min([epochs, *(mark - 1 for mark in marks)]) - EPOCHS
 
 
 def different(verb: str, reference: Path, folder: Path) -> list[str]:
@@ -104,8 +133,6 @@ def different(verb: str, reference: Path, folder: Path) -> list[str]:
     if verb in ("train", "longer"):
         run, other = (home / ("run" if verb == "train" else "base") for home in (folder, reference))
         logs = [[json.loads(line) | {"seconds": 0} for line in (one / "train.jsonl").open()] for one in (run, other)]
-        if verb == "longer" and len(logs[0]) > len(logs[1]):
-            return found  # the kill came after its end, so the same command added a further epoch
         found += different_weights(run, other, ("last", "best"))
         found += [] if logs[0] == logs[1] else ["another log"]
     elif verb in ("attack", "certify"):
@@ -115,6 +142,8 @@ def different(verb: str, reference: Path, folder: Path) -> list[str]:
         for path in (reference / "run" / verb).glob("*.npz"):
             found += _different_arrays(folder / path.relative_to(reference), path)
         found += [f"{path.name} is left" for path in (folder / "run" / verb).glob("*.points")]
+    elif verb in TABLES:
+        found += toy_table.different_tables(folder, reference)
     elif verb == "fetch":
         home = folder / "data" / TOY
         found += [f"another {name}" for name, content in FILES.items() if (home / name).read_bytes() != content]
@@ -132,17 +161,17 @@ def play_moments(draw: Draw, prepared: Path, folder: Path) -> Outcome:
     """A signal at a random moment of a command, or while Python starts."""
     if draw.random() < 0.2:
         return _at_the_start(draw, folder)
-    verb = draw.choices(list(VERBS), [5, 5, 4, 1, 1, 3])[0]
-    _furnish(verb, prepared, folder)
+    verb = draw.choices(list(VERBS), AT_MOMENTS)[0]
+    furnish(verb, prepared, folder)
     told, faults = [], list[str]()
     for _ in range(draw.choice([1, 2, 3])):
         number = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-        moment = draw.uniform(0, 0.25)
-        ended = attempt(VERBS[verb], lambda: _ready(prepared, Points()), (moment, number))
+        moment = draw.uniform(0, 1.5 if verb in TABLES else 0.25)
+        ended = attempt(VERBS[verb], lambda: ready(prepared, Points()), (moment, number))
         told.append(f"{number.name} after {moment:.3f} s: {ended.code}")
         if ended.code not in (-signal.SIGKILL, -signal.SIGTERM):
             faults += faults_of(ended, (0, 130, 143))
-    return Outcome(f"{verb}: {'; '.join(told)}", (*faults, *_resumed(verb, prepared, folder)))
+    return Outcome(f"{verb}: {'; '.join(told)}", (*faults, *resumed(verb, prepared, folder)))
 
 
 def _at_the_start(draw: Draw, folder: Path) -> Outcome:
@@ -175,4 +204,4 @@ def _wait_for_start(pid: int) -> None:
 
 
 KILLS = Kind("kills at write points", play_points, prepare, batch=20, full=400, short=30)
-MOMENTS = Kind("kills at random moments", play_moments, prepare, batch=10, full=100, short=10)
+MOMENTS = Kind("kills at random moments", play_moments, prepare_once, batch=10, full=100, short=10)
