@@ -178,6 +178,7 @@ def _at_the_start(draw: Draw, folder: Path) -> Outcome:
     """Ctrl-C while the program is imported, from its first line on: before that, Python itself starts."""
     moment = draw.uniform(0, 1.5)
     words = [sys.executable, "-m", "atent", *draw.choice([["list", "recipes"], ["show", "demo"], ["list", "data"]])]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a campaign in the background inherits that it is ignored
     process = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     _wait_for_start(process.pid)
     time.sleep(moment)
