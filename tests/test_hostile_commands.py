@@ -1,7 +1,9 @@
 """What the campaign found on the command line: each was a traceback, a message of two lines, or a silent hang once."""
 
+import os
 import re
 import signal
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -143,6 +145,24 @@ def test_an_error_after_ctrl_c_that_an_import_swallowed_is_a_stop(
     monkeypatch.setattr("atent.storage.recipe_files.recipe_names", fail)
     assert end_of(monkeypatch, "list", "recipes") == 2
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_while_a_module_is_imported_ends_the_process_at_once(tmp_path: Path) -> None:
+    """As when torch is imported: its C++ code aborts the process at a KeyboardInterrupt, or hides it."""
+    hidden = "try:\n    signal.raise_signal(signal.SIGINT)\nexcept BaseException:\n    pass\n"
+    (tmp_path / "own_slow.py").write_text(f"import signal\n{hidden}print('went on')\n")
+    words = ["attack", "own_slow:network", "--data", "mnist-small", "--threads", "1"]
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [sys.executable, "-m", "atent", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.splitlines()[-1] == "stopped. Run the same command to resume."
 
 
 def test_values_are_shown_in_one_short_line() -> None:

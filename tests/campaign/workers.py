@@ -103,6 +103,7 @@ def preload() -> None:
         with suppress(ImportError), warnings.catch_warnings(action="ignore"):
             importlib.import_module(name)
     torch.optim.SGD([torch.zeros(1, requires_grad=True)]).step()
+    gc.freeze()  # what is there now is never searched for garbage
 
 
 def play_here(kind: Kind, case: int, seed: int, place: Path) -> Result:

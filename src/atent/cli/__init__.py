@@ -31,12 +31,11 @@ from atent.cli import (
     verify,
     zoo,
 )
-from atent.cli.interrupts import remembering_interrupts
+from atent.cli.interrupts import STOPPED, STOPPED_LINE, remembering_interrupts
 from atent.cli.last_resort import last_words
 from atent.cli.options import TargetOptions
 from atent.errors import Interrupted, LostProcess, ThreatWarning, UserError
 
-STOPPED = 130  # 128 + SIGINT
 TORCHRUN = "WORLD_SIZE"  # a variable that torchrun sets
 
 app = typer.Typer(
@@ -139,7 +138,7 @@ def _run() -> int:
             return 1
         return _fail(f"code of a network or a method ended the process: sys.exit({end.code!r})")
     except KeyboardInterrupt:
-        _report("stopped. Run the same command to resume.")
+        _report(STOPPED_LINE)
         return STOPPED
     except Exception as error:
         # A usage error of the command-line library; the module of its class depends on the library's version.
