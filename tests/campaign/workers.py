@@ -27,7 +27,7 @@ import atent
 from atent.machine import release_freed_memory
 from campaign.verdict import MEGABYTES, SECONDS, Kind, Outcome
 
-LEAK = 60.0  # megabytes that a worker may keep of all its cases together, without freed memory
+LEAK = 40.0  # megabytes that a worker may keep of its last cases together
 ROOM = 8 << 30  # bytes of address space beyond those at the start
 
 
@@ -195,10 +195,10 @@ def _resident() -> float:
 
 
 def _kept() -> float:
-    """The memory that is in use, in megabytes: freed memory, which the commands keep, is returned first."""
+    """The memory that is in use, in megabytes, without freed memory and without code of libraries that was loaded."""
     gc.collect()
     release_freed_memory()
-    return _resident()
+    return _size("RssAnon")
 
 
 def _forget_peak() -> None:
@@ -207,6 +207,11 @@ def _forget_peak() -> None:
 
 def _peak() -> float:
     """The largest memory of this process since `_forget_peak`, in megabytes."""
+    return _size("VmHWM")
+
+
+def _size(name: str) -> float:
+    """What the system states about the memory of this process, in megabytes."""
     status = Path("/proc/self/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    line = next(line for line in status.splitlines() if line.startswith(f"{name}:"))
     return int(line.split()[1]) * 1024 / 1e6
