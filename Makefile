@@ -40,7 +40,7 @@ slow: setup
 	ATENT_SLOW=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/test_torchrun.py
 
 # Against kills, faults and hostile input: `make campaign ARGS='--kind recipes --cases 1000 --seed 7'`; all kinds in full
-# without ARGS, about half an hour of two cores. ARGS='--only recipes:17' repeats one case.
+# without ARGS, about 17 minutes of CPU. ARGS='--only recipes:17' repeats one case.
 campaign: setup
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m campaign $(ARGS)
 

@@ -148,7 +148,7 @@ def test_an_error_after_ctrl_c_that_an_import_swallowed_is_a_stop(
 
 
 def test_ctrl_c_while_a_module_is_imported_ends_the_process_at_once(tmp_path: Path) -> None:
-    """As when torch is imported: its C++ code aborts the process at a KeyboardInterrupt, or hides it."""
+    """Code that is imported may hide a KeyboardInterrupt, or abort the process at one."""
     hidden = "try:\n    signal.raise_signal(signal.SIGINT)\nexcept BaseException:\n    pass\n"
     (tmp_path / "own_slow.py").write_text(f"import signal\n{hidden}print('went on')\n")
     words = ["attack", "own_slow:network", "--data", "mnist-small", "--threads", "1"]

@@ -20,8 +20,8 @@ def remembering_interrupts() -> Iterator[None]:
     """In the block, Ctrl-C ends the process at once while a module is imported; else it is a KeyboardInterrupt.
 
     An import that is interrupted may hide it and leave a module half imported, so that a later import fails in another
-    way; torch's aborts the process. Nothing is lost by an end at any time. An error after a KeyboardInterrupt that
-    something else has hidden is one, too. A handler other than Python's own stays.
+    way, and C++ code that does not catch it aborts the process. Nothing is lost by an end at any time. An error after a
+    KeyboardInterrupt that something else has hidden is one, too. A handler other than Python's own stays.
     """
     asked = False
 
