@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from atent.attacks import Square
 from atent.attacks.square import BLOCK, Bumps, Signs, draw, hopeless, share, try_squares
-from atent.errors import UserError
+from atent.errors import ThreatWarning, UserError
 from atent.losses import margin
 from atent.network import counted
 from atent.randomness import spawn
@@ -168,6 +168,14 @@ def test_forward_passes_only_and_in_the_images_layout(threat: Threat) -> None:
     assert layouts == {True}
     assert passes.backward == 0
     assert 0 < passes.forward <= 6 * 203
+
+
+def test_a_radius_whose_square_overflows_is_tried() -> None:
+    model = network_of_colors(8)
+    x, y = batch_of_colors(model, 8)
+    with pytest.warns(ThreatWarning):
+        points = Square(queries=5)(model, x, y, Threat("l2", 1e200), generator())
+    assert points.isfinite().all()
 
 
 def test_what_is_no_image_is_refused() -> None:

@@ -97,6 +97,9 @@ def test_a_sample_has_the_order_of_its_first_phase_in_the_same_precision(amp: di
     checked = Checked(tmp_path / "sample" / "one.jsonl")
     assert list(_order_faults(checked.path, sample, checked)) == []
     assert checked.unchecked == []
+    without = sample._replace(header={key: value for key, value in sample.header.items() if key != "order"})
+    (fault,) = _order_faults(checked.path, without, checked)
+    assert fault.startswith("its order is not that of the ")
 
 
 def test_a_recipe_of_an_older_version_is_completed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

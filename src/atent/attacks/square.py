@@ -17,6 +17,7 @@ from atent.methods import Count, Fraction, Scale, method
 from atent.progress import detail
 from atent.threat import Threat, over_pixels
 
+FAR = 1e9  # beyond any distance of images; the square of a larger radius may overflow
 BLOCK = 100  # queries whose numbers are drawn at once for each image
 LOOKS = 20  # at the best margins so far, evenly spaced; at every second one an image may be given up
 HALVED_AFTER = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # of 10,000 queries
@@ -191,7 +192,7 @@ class Bumps:
     def propose(self, best: Tensor, numbers: Tensor, side: int) -> Tensor:
         """Empty two squares; put their norm and what is left of eps into the first, as what it was plus a bump."""
         delta = best - self.x
-        left = (self.threat.radius**2 - _squared(delta, (1, 2, 3))).clamp_min(0) / delta.shape[1]
+        left = (min(self.threat.radius, FAR) ** 2 - _squared(delta, (1, 2, 3))).clamp_min(0) / delta.shape[1]
         one, other = self._square(numbers[:, 0:2], side), self._square(numbers[:, 2:4], side)
         old = delta[one]
         delta[one] = 0

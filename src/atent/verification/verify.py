@@ -133,7 +133,7 @@ def _order_faults(path: Path, sample: Content[Any], checked: Checked) -> Iterato
         same = all(first.header.get(key) == header.get(key) for key in ("weights", "data", "seed", "amp"))
         if same and first.header.get("attack") == header["first"] and _threat(first) == _threat(sample):
             survivors = [row["index"] for row in first.rows if row["robust"]]
-            if draw_order(survivors, header["seed"]) != header["order"]:
+            if draw_order(survivors, header["seed"]) != header.get("order"):
                 yield f"its order is not that of the {len(survivors):,} survivors of {other.name}"
             return
     checked.unchecked.append("the order of the sample: the rows of its first phase are not there")
