@@ -166,7 +166,7 @@ class Bumps:
     """l2: the perturbation has norm eps; a square takes the norm of another and of what is left of eps."""
 
     def __init__(self, x: Tensor, threat: Threat) -> None:
-        self.x, self.threat = x, threat
+        self.x, self.threat = x, threat if threat.eps <= FAR else threat.scaled(FAR / threat.eps)
         _, channels, height, width = x.shape
         self.tile = max(height // 5, 1)
         self.margin = max(height - 5 * self.tile, 0) // 2
@@ -192,7 +192,7 @@ class Bumps:
     def propose(self, best: Tensor, numbers: Tensor, side: int) -> Tensor:
         """Empty two squares; put their norm and what is left of eps into the first, as what it was plus a bump."""
         delta = best - self.x
-        left = (min(self.threat.radius, FAR) ** 2 - _squared(delta, (1, 2, 3))).clamp_min(0) / delta.shape[1]
+        left = (self.threat.radius**2 - _squared(delta, (1, 2, 3))).clamp_min(0) / delta.shape[1]
         one, other = self._square(numbers[:, 0:2], side), self._square(numbers[:, 2:4], side)
         old = delta[one]
         delta[one] = 0
