@@ -8,9 +8,10 @@ python scripts/entropy.py table --together --against k10@20                 also
 
 An arm is a training and parts that are added to it with `+`: k3+t0.5+awp. `entropy_arms.py` lists them as changes of a
 recipe, and as groups the arms of each question. `train` runs one after the other in one thread: for each seed, for each
-arm in the order given, for each learning rate. Run the same command to resume, also after a kill: the training
-resumes from its last checkpoint and the evaluation after its last batch. Processes with different arms can share the
-work. Each network appends a row to results/entropy.jsonl.
+arm in the order given, for each learning rate. Of several learning rates only the one whose best epoch is better on the
+monitor's images is evaluated further; the others have rows, too. Run the same command to resume, also after a kill: the
+training resumes from its last checkpoint and the evaluation after its last batch. Processes with different arms can
+share the work. Each network appends a row to results/entropy.jsonl.
 
 Budget: every arm has the same number of passes, which stands for the same time. `--minutes` are minutes of one core
 with 1,200 passes a second (`small-cnn`) or 900 (`lenet5`): gradients with respect to an image, batch 128, the other
@@ -57,43 +58,60 @@ RADII, DRAWS = (0.0, 0.5, 1.0, 1.5), 10_000
 EXAMPLES, BATCH = 300, 50
 
 
-def jobs(given: argparse.Namespace) -> Iterator[Job]:
+def jobs(given: argparse.Namespace) -> Iterator[list[Job]]:
+    """In the order of the work: those that differ only in the learning rate together."""
     arms = [arm for name in given.arms for arm in GROUPS.get(name, [name])]
     for seed in given.seeds:
         for arm in dict.fromkeys(arms):
             own = changes_of(arm)[1].get("optimizer.lr")
-            for lr in given.lr if own is None else [own]:
-                yield Job(arm, given.minutes, lr, seed, given.data)
+            yield [Job(arm, given.minutes, lr, seed, given.data) for lr in (given.lr if own is None else [own])]
 
 
 def train(given: argparse.Namespace) -> None:
     planned = list(jobs(given))
     images = load(given.data, "train", given.data_dir)
-    for job in planned:
-        if any(Job(*(row[field] for field in Job._fields)).name == job.name for row in known(given.rows)):
-            print(f"{job.name}: done", flush=True)
+    for rivals in planned:
+        if all(done(given.rows, job) for job in rivals):
+            print(f"{', '.join(job.name for job in rivals)}: done", flush=True)
             continue
-        recipe, folder = recipe_for(job, len(images)), given.out / job.name
-        print(f"{job.name}: {recipe.epochs} epochs of {len(images) - int(recipe.validation):,} images", flush=True)
-        run = fit(recipe, folder, data_dir=given.data_dir)
-        _, held = hold_out(images, len(images) // 12, derive(job.seed, "hold-out"))
-        right = evaluated(job, run, held.take(slice(len(held) - given.examples, None)))
-        history = run.history()
-        row: Row = {
-            **job._asdict(),
-            "epochs": len(history),
-            "images": len(history) * (len(images) - int(recipe.validation)),
-            "passes": round(time_of(recipe), 2),
-            "seconds": round(sum(epoch["seconds"] for epoch in history)),
-            "robust": [epoch["robust"] for epoch in history],
-            "failed": next((sign for sign in ("collapsed", "plateau") if history[-1].get(sign)), None),
-            "defense": recipe.defense,
-            "right": right,
-        }
+        runs = {job: trained(job, len(images), given.out, given.data_dir) for job in rivals}
+        best = max(rivals, key=lambda job: max(epoch["robust"] for epoch in runs[job].history()))
+        _, held = hold_out(images, len(images) // 12, derive(best.seed, "hold-out"))
+        right = evaluated(best, runs[best], held.take(slice(len(held) - given.examples, None)))
         given.rows.parent.mkdir(parents=True, exist_ok=True)
-        with given.rows.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        print(f"{job.name}: " + ", ".join(f"{name} {100 * mean(bits):.1f}" for name, bits in right.items()), flush=True)
+        for job, run in runs.items():
+            if not done(given.rows, job):
+                row = row_of(job, run, len(images), right if job is best else {})
+                with given.rows.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+        print(
+            f"{best.name}: " + ", ".join(f"{name} {100 * mean(bits):.1f}" for name, bits in right.items()), flush=True
+        )
+
+
+def done(rows: Path, job: Job) -> bool:
+    return any(Job(*(row[field] for field in Job._fields)).name == job.name for row in known(rows))
+
+
+def trained(job: Job, images: int, out: Path, data_dir: Path | None) -> Run:
+    recipe = recipe_for(job, images)
+    print(f"{job.name}: {recipe.epochs} epochs of {images - int(recipe.validation):,} images", flush=True)
+    return fit(recipe, out / job.name, data_dir=data_dir)
+
+
+def row_of(job: Job, run: Run, images: int, right: dict[str, str]) -> Row:
+    recipe, history = recipe_of(run), run.history()
+    return {
+        **job._asdict(),
+        "epochs": len(history),
+        "images": len(history) * (images - int(recipe.validation)),
+        "passes": round(time_of(recipe), 2),
+        "seconds": round(sum(epoch["seconds"] for epoch in history)),
+        "robust": [epoch["robust"] for epoch in history],
+        "failed": next((sign for sign in ("collapsed", "plateau") if history[-1].get(sign)), None),
+        "defense": recipe.defense,
+        "right": right,
+    }
 
 
 def evaluated(job: Job, run: Run, held: Images) -> dict[str, str]:
@@ -150,12 +168,12 @@ def known(rows: Path) -> list[Row]:
 
 def status(given: argparse.Namespace) -> None:
     """How far each network is."""
-    done = {Job(*(row[field] for field in Job._fields)).name for row in known(given.rows)}
+    finished = {Job(*(row[field] for field in Job._fields)).name for row in known(given.rows)}
     for folder in sorted(path.parent for path in given.out.glob("*/recipe.json")):
         run = Run(folder)
         counts = [f"{file.stem} {len(list(read_rows(file)))}" for file in sorted(folder.glob("*.jsonl"))]
         trained = f"{len(run.history())}/{recipe_of(run).epochs} epochs"
-        print(f"{folder.name:40} {'done' if folder.name in done else ', '.join([trained, *counts])}")
+        print(f"{folder.name:40} {'done' if folder.name in finished else ', '.join([trained, *counts])}")
 
 
 def arguments() -> argparse.Namespace:

@@ -9,7 +9,8 @@ from atent.recipe import Recipe, load_recipe
 
 # Gradients of a loss with respect to an image per second: one core, batch 128, the other core busy.
 RATE = {"small-cnn": 1200, "lenet5": 900}
-LINF, SMOOTH = "mnist-linf-pgd-quick", "mnist-smooth-adv"  # the recipes that arms change
+# The recipes that arms change.
+LINF, L2, SMOOTH = "mnist-linf-pgd-quick", "mnist-l2-zoo", "mnist-smooth-adv"
 SIGMA = 0.5
 Changes = dict[str, Any]
 
@@ -32,6 +33,8 @@ TRAININGS: dict[str, tuple[str, Changes]] = {
         | {"optimizer.name": "adam", "optimizer.lr": 5e-3, "schedule.warmup": 0.4, "schedule.eps_warmup": 0.0},
     ),
     "n-fgsm": (LINF, {"defense.name": "n-fgsm"}),
+    "l2-atent": (L2, {"schedule.eps_peak": 1.0}),
+    **{f"l2-k{count}": (L2, steps(count, reach) | {"schedule.eps_peak": 1.0}) for count, reach in ((3, 2.0), (5, 2.5))},
     "gaussian": (SMOOTH, {"defense.name": "gaussian", "defense.sigma": SIGMA}),
     "consistency": (SMOOTH, {"defense.name": "consistency", "defense.sigma": SIGMA, "defense.beta": 5.0}),
     "smooth-adv": (SMOOTH, {"defense.draws": 1, "defense.steps": 4}),
@@ -40,6 +43,8 @@ TRAININGS: dict[str, tuple[str, Changes]] = {
 }
 PARTS: dict[str, Changes] = {
     **{f"t{value:g}": {"defense.temperature": value} for value in (0.25, 0.5, 1.0)},
+    **{f"e{value:g}": {"schedule.eps_peak": value} for value in (1.1, 1.25, 1.5)},
+    "bf16": {"amp": "bf16"},
     "2k": {"validation": 58_000, "epochs": 40},
     "trades": {"defense.name": "trades"},
     "mart": {"defense.name": "mart"},

@@ -27,9 +27,11 @@ def table(rows: list[Row], against: str | None, *, together: bool = False) -> st
     """A table for each data set, budget and kind of evaluation, the most accurate arm first.
 
     The last column compares with the arm `against` (default: the first one in the file) at its better learning rate.
+    Networks of a learning rate that was not chosen are left out.
     With `together` arms with different budgets are in one table, named ARM@MINUTES.
     """
     lines: list[str] = []
+    rows = [row for row in rows if row["right"]]
     if together:
         rows = [{**row, "arm": f"{row['arm']}@{row['minutes']:g}"} for row in rows]
 
