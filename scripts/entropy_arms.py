@@ -34,7 +34,10 @@ TRAININGS: dict[str, tuple[str, Changes]] = {
     ),
     "n-fgsm": (LINF, {"defense.name": "n-fgsm"}),
     "l2-atent": (L2, {"schedule.eps_peak": 1.0}),
-    **{f"l2-k{count}": (L2, steps(count, reach) | {"schedule.eps_peak": 1.0}) for count, reach in ((3, 2.0), (5, 2.5))},
+    **{
+        f"l2-k{count}": (L2, steps(count, reach) | {"schedule.eps_peak": 1.0})
+        for count, reach in ((3, 2.0), (5, 2.5), (10, 2.5))
+    },
     "gaussian": (SMOOTH, {"defense.name": "gaussian", "defense.sigma": SIGMA}),
     "consistency": (SMOOTH, {"defense.name": "consistency", "defense.sigma": SIGMA, "defense.beta": 5.0}),
     "smooth-adv": (SMOOTH, {"defense.draws": 1, "defense.steps": 4}),
@@ -44,6 +47,11 @@ TRAININGS: dict[str, tuple[str, Changes]] = {
 PARTS: dict[str, Changes] = {
     **{f"t{value:g}": {"defense.temperature": value} for value in (0.25, 0.5, 1.0)},
     **{f"e{value:g}": {"schedule.eps_peak": value} for value in (1.1, 1.25, 1.5)},
+    **{f"r{value:g}": {"defense.reach": value} for value in (4.0, 6.0, 8.0)},
+    # Steps that shrink: 2, 1.19, .71, .42, .25 radii; ten steps from 2 to .1; three 1, .63, .4.
+    "d5": {"defense.reach": 4.57, "defense.decay": 0.125},
+    "d10": {"defense.reach": 6.81, "defense.decay": 0.05},
+    "d3": {"defense.reach": 2.03, "defense.decay": 0.4},
     "bf16": {"amp": "bf16"},
     "2k": {"validation": 58_000, "epochs": 40},
     "trades": {"defense.name": "trades"},

@@ -80,6 +80,48 @@ def test_the_noise_of_steepest_steps_is_measured_in_steps(norm: str, temperature
     assert kstest(((last - steps * step * unit) / pixel).flatten().numpy(), "norm").pvalue > 1e-4
 
 
+@pytest.mark.parametrize(("steps", "decay"), [(1, 0.1), (2, 0.5), (5, 0.125), (10, 0.05), (7, 1.0)])
+def test_steps_shrink_by_a_constant_factor_to_a_share_of_the_first(steps: int, decay: float) -> None:
+    """Linear loss, without the ball: the lengths are a geometric sequence, and they sum up to the reach."""
+    slope, x, eps = torch.tensor([1.0, -2.0, 2.0]), torch.zeros(1, 3), 0.3
+    threat = Threat("l2", eps, UNBOXED)
+    points = ascend(
+        lambda point: point @ slope,
+        x,
+        threat,
+        steps=steps,
+        reach=4.0,
+        decay=decay,
+        start="center",
+        project="never",
+        generator=generator(),
+    )
+    path = torch.stack([x, *points])
+    lengths = (path[1:] - path[:-1]).norm(dim=2).flatten().double()
+    assert lengths.sum().item() == pytest.approx(4 * eps)
+    if steps > 1:
+        assert (lengths[-1] / lengths[0]).item() == pytest.approx(decay, rel=1e-4)
+        torch.testing.assert_close(
+            lengths[1:] / lengths[:-1], (lengths[1] / lengths[0]).expand(steps - 1), rtol=1e-4, atol=0
+        )
+
+
+def test_the_noise_shrinks_with_the_steps() -> None:
+    """Flat loss: the noise of each step has the deviation T times that step, so its squares add up."""
+    x, threat = torch.zeros(400, 50), Threat("linf", 1.0, UNBOXED)
+    settings = {"steps": 4, "reach": 4.0, "decay": 0.125, "temperature": 0.5, "start": "center", "project": "never"}
+    *_, last = ascend(lambda point: 0 * point.sum(1), x, threat, **settings, generator=generator())  # type: ignore[arg-type]
+    steps = [4 / 1.875, 2 / 1.875, 1 / 1.875, 0.5 / 1.875]  # four, halving, with the sum 4
+    pixel = 0.5 * math.sqrt(sum(step**2 for step in steps))
+    assert kstest((last / pixel).flatten().numpy(), "norm").pvalue > 1e-4
+
+
+@pytest.mark.parametrize("decay", [0.0, -1.0, 1.5, math.nan])
+def test_a_decay_that_is_no_share_is_refused(decay: float) -> None:
+    with pytest.raises(UserError, match=r"decay .*; allowed: above 0, at most 1"):
+        next(ascend(lambda point: point.sum(1), torch.zeros(1, 2), FREE, steps=2, decay=decay, generator=generator()))
+
+
 def test_noise_and_temperature_are_refused_together() -> None:
     both = {"steps": 1, "noise": 0.1, "temperature": 0.5}
     with pytest.raises(UserError, match=r"noise 0.1 and temperature 0.5; allowed: one of them"):

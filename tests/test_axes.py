@@ -21,6 +21,7 @@ from toys import generator, small_batch, small_network
 SEARCHES: dict[str, dict[str, Any]] = {
     "pgd": {},
     "few noisy steps": {"steps": 2, "reach": 1.6, "temperature": 0.5},
+    "shrinking steps": {"steps": 3, "reach": 2.0, "decay": 0.25, "temperature": 0.5},
     "langevin": {"direction": "raw", "project": "never", "pull": 1.0, "temperature": 0.01, "step": 0.1},
     "adaptive pull": {"project": "never", "pull": 2.0, "pull_rate": 0.5},
 }

@@ -325,3 +325,18 @@ def test_a_users_own_defense_needs_no_edit_of_ours() -> None:
 
     mine: Defense = Noisy()
     assert len(gradients(mine, small_network().train(), THREATS[0])) == 6
+
+
+@pytest.mark.parametrize(
+    ("build", "fields"),
+    [
+        (PgdAt, {"pull": "auto", "project": "never"}),
+        (PgdAt, {"pull": 1.0, "pull_rate": 0.1, "project": "never"}),
+        (Atent, {"sigma": 0.5, "project": "never"}),
+    ],
+)
+def test_steps_that_shrink_are_refused_where_equal_ones_are_assumed(
+    build: type[PgdAt] | type[Atent], fields: dict[str, object]
+) -> None:
+    with pytest.raises(ValueError, match=r"decay 0\.5.*; allowed: .*1, equal steps"):
+        build(decay=0.5, **fields)  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ NEW = {
     "temperature",
     "start_scale",
     "pull_rate",
+    "decay",
     "label_smoothing",
 }  # fields of every search; each had some of the others
 ADDED = {"atent": set[str](), "fast": {"steps", "step", "direction", "pull", "project"}} | {

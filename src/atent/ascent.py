@@ -28,6 +28,7 @@ class Chain(TypedDict, total=False):
 
     step: float | None
     reach: float
+    decay: float
     start: Start
     start_scale: float
     noise: float
@@ -46,6 +47,7 @@ def ascend(
     steps: int,
     step: float | None = None,
     reach: float = 2.5,
+    decay: float = 1.0,
     start: Start = "uniform",
     start_scale: float = 1.0,
     noise: float = 0.0,
@@ -59,9 +61,10 @@ def ascend(
 
         x'_{k+1} = clamp(x'_k + step (d(g_k) + pull (x - x'_k)) + sqrt(2 step) noise N(0, I)),   g_k = grad objective
 
-    d is the threat's steepest direction, or the raw gradient. Without a `step`, step = reach * eps / steps. The start
-    is drawn in a ball of `start_scale` radii. Instead of `noise`, a `temperature` sets the deviation of the normal
-    noise (see `noise_std`): compared with the step, or with the raw gradient that of the Gibbs law.
+    d is the threat's steepest direction, or the raw gradient. Without a `step`, step = reach * eps / steps. With a
+    `decay` below 1 this is the mean step: steps shrink by a constant factor, and the last is `decay` times the first.
+    The start is drawn in a ball of `start_scale` radii. Instead of `noise`, a `temperature` sets the deviation of the
+    normal noise (see `noise_std`): compared with the step, or with the raw gradient that of the Gibbs law.
     The clamp is to the pixel box; the total displacement x' - x is projected to the ball at the last step, at every
     step, or never. Points of a chain that is not projected may leave the ball; an eps of 0 yields x.
 
@@ -78,11 +81,11 @@ def ascend(
         if value not in get_args(allowed):
             raise unknown(name, value, get_args(allowed))
     threat = check_images(x, threat)
-    size = step_size(threat.radius, steps, step, reach)
-    spread = noise_std(threat, size, x[0].numel(), noise, temperature, direction)
+    sizes = [part * step_size(threat.radius, steps, step, reach) for part in step_parts(steps, decay)]
+    spreads = [noise_std(threat, size, x[0].numel(), noise, temperature, direction) for size in sizes]
     pulled = solved_pull(pull, threat, steps, step, reach)
     point = threat.scaled(start_scale).sample(x, generator, start)
-    for k in range(1, steps + 1):
+    for k, (size, spread) in enumerate(zip(sizes, spreads, strict=True), start=1):
         if threat.eps > 0:
             gradient = input_gradient(objective, point) if point.grad is None else point.grad
             move = threat.steepest(gradient) if direction == "steepest" else gradient
@@ -126,6 +129,16 @@ def keep_own_gradient(point: Tensor, loss: Tensor) -> None:
 def step_size(radius: Radius, steps: int, step: float | None, reach: float) -> Radius | float:
     """The given step, or the one with which `steps` steps have a total length of `reach` radii."""
     return reach * radius / steps if step is None else step
+
+
+def step_parts(steps: int, decay: float) -> list[float]:
+    """The steps as multiples of their mean: equal, or shrinking by a factor, the last `decay` times the first."""
+    if not 0 < decay <= 1:
+        raise UserError(f"decay {decay:g}; allowed: above 0, at most 1")
+    if decay == 1 or steps == 1:
+        return [1.0] * steps
+    parts = [decay ** (k / (steps - 1)) for k in range(steps)]
+    return [part * steps / sum(parts) for part in parts]
 
 
 def noise_std(

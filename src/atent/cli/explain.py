@@ -16,6 +16,7 @@ MEANINGS = {
     "candidates": "classes whose boundary is tried, the most probable ones",
     "confidence": "margin by which a point must be misclassified",
     "constant": "first weight of the margin compared with the squared distance",
+    "decay": "last step / first step; 1: all are equal",
     "direction": "steepest: sign (linf), unit gradient (l2); raw: the gradient itself",
     "draws": "noisy copies of each image",
     "gamma": "strength of the pull towards the weights before the steps",

@@ -76,6 +76,8 @@ class Atent(Search):
             raise ValueError(f"pull_rate {self.pull_rate:g} and sigma {self.sigma:g}: radii would include the noise")
         if self.sigma and self.project != "never":
             raise ValueError(f"sigma {self.sigma:g} is cut off by project {self.project!r}; it must be 'never'")
+        if self.sigma and self.decay < 1:
+            raise ValueError(f"decay {self.decay:g} and sigma {self.sigma:g}; allowed: a decay of 1, equal steps")
         if self.tolerance >= self.share:
             raise ValueError(
                 f"tolerance {self.tolerance:g} leaves no sample of share {self.share:g}; it must be smaller"

@@ -19,7 +19,7 @@ from atent.defenses.worst_point import worst_point
 from atent.errors import UserError
 from atent.inputs import checked
 from atent.losses import Loss, cross_entropy
-from atent.methods import Count, Direction, Mode, Projection, Pull, Scale, Size, Start, Tolerance, method
+from atent.methods import Count, Direction, Fraction, Mode, Projection, Pull, Scale, Size, Start, Tolerance, method
 from atent.threat import Threat
 
 
@@ -83,6 +83,7 @@ class Search(ABC):
     steps: Count = 10
     step: Size | None = None
     reach: Size = 2.5
+    decay: Fraction = 1.0
     start: Start = "uniform"
     start_scale: Scale = 1.0
     direction: Direction = "steepest"
@@ -98,6 +99,9 @@ class Search(ABC):
             raise ValueError(
                 f"pull_rate {self.pull_rate:g} needs project 'never' and a pull, here {self.project!r} and {self.pull}"
             )
+
+        if self.decay < 1 and (self.pull == "auto" or self.pull_rate):
+            raise ValueError(f"decay {self.decay:g} with a pull that is solved or adapts; allowed: 1, equal steps")
 
     def check_threat(self, threat: Threat) -> None:
         """Refuse a threat for which `pull="auto"` has no solution."""
@@ -152,6 +156,7 @@ class Search(ABC):
         return {
             "step": self.step,
             "reach": self.reach,
+            "decay": self.decay,
             "start": self.start,
             "start_scale": self.start_scale,
             "direction": self.direction,
