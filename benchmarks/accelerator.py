@@ -1,10 +1,11 @@
 """What half precision and compilation buy on this device: the time and the memory of a training step.
 
     python benchmarks/accelerator.py [--device cuda] [--networks small-cnn resnet-20] [--modes off bf16] [--rounds 5]
+                                     [--eager]
 
-A step is PGD training with K = 10 and a batch of 128. Each mode runs eagerly and compiled. All modes of a network run
-alternately in one process; a time is the shortest round. `speed` compares it with float32, eager. `first` is the time
-of the first step, which includes compiling. Memory is the peak of the device, on a GPU only.
+A step is PGD training with K = 10 and a batch of 128. Each mode runs eagerly and, without --eager, compiled. All
+modes of a network run alternately in one process; a time is the shortest round. `speed` compares it with float32,
+eager. `first` is the time of the first step, which includes compiling. Memory is the peak of the device, on a GPU only.
 """
 
 import argparse
@@ -56,8 +57,9 @@ def peak_memory(step: Callable[[], None], device: torch.device) -> str:
     return f"{torch.cuda.max_memory_allocated(device) / 2**20:.0f}"
 
 
-def measure(name: str, modes: list[Precision], device: torch.device, rounds: int) -> None:
-    steps = {(mode, how): step_of(name, mode, how, device) for mode in modes for how in (False, True)}
+def measure(name: str, modes: list[Precision], device: torch.device, rounds: int, eager: bool) -> None:
+    ways = (False,) if eager else (False, True)
+    steps = {(mode, how): step_of(name, mode, how, device) for mode in modes for how in ways}
     first = {key: seconds(step, device) for key, step in steps.items()}
     times: dict[tuple[Precision, bool], list[float]] = {key: [] for key in steps}
     for _ in range(rounds):
@@ -78,6 +80,7 @@ def main() -> None:
     )
     parser.add_argument("--modes", nargs="+", default=["off", "bf16", "fp16"], choices=["off", "bf16", "fp16"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--eager", action="store_true", help="do not compile")
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
     prepare(options.threads)
@@ -86,7 +89,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {name}, {torch.get_num_threads()} threads, batch {BATCH}, K = 10\n")
     print("| network | precision | | ms a step | speed | first, s | memory, MiB |\n|---|---|---|---:|---:|---:|---:|")
     for network in options.networks:
-        measure(network, options.modes, device, options.rounds)
+        measure(network, options.modes, device, options.rounds, options.eager)
 
 
 if __name__ == "__main__":

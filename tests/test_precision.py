@@ -285,3 +285,25 @@ def test_an_unknown_precision_is_refused(run: Path, tmp_path: Path, capsys: pyte
         (line,) = capsys.readouterr().err.splitlines()
         assert "fp8" in line
         assert "bf16" in line
+
+
+OLD = {"architecture": "x86_64", "avx512_f": True}
+
+
+@pytest.mark.parametrize(
+    ("told", "amp", "warned"),
+    [
+        (OLD, "bf16", True),
+        (OLD, "fp16", False),
+        (OLD | {"avx512_bf16": True}, "bf16", False),
+        (OLD | {"amx_bf16": True}, "bf16", False),
+        ({"architecture": "aarch64"}, "bf16", False),  # not known what it has
+    ],
+)
+def test_a_processor_that_emulates_bfloat16_is_warned_about(
+    told: dict[str, object], amp: str, warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
+    said: list[str] = []
+    fit(tiny(amp=amp, epochs=1), tmp_path, model=Tiny(), how=replace(QUIET, say=said.append))
+    assert any("no bfloat16 instructions; --amp off is faster here" in line for line in said) == warned

@@ -58,6 +58,15 @@ def ram_bytes() -> int:
         return 8 * 2**30
 
 
+def emulates_bf16(device: torch.device | str) -> bool:
+    """Whether bfloat16 is slower here than float32: an x86 processor that has no instructions for it."""
+    if torch.device(device).type != "cpu":
+        return False
+    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # an older torch does not tell
+    native = found.get("avx512_bf16") or found.get("amx_bf16")
+    return found.get("architecture") == "x86_64" and not native
+
+
 def pick_device(name: str) -> torch.device:
     """The device by name. `auto` is CUDA or MPS if available, else the CPU; any other device must exist."""
     if name == "auto":

@@ -15,7 +15,7 @@ from atent.data.given import Given
 from atent.data.images import Images, augment_crop_flip, epoch_batches, hold_out
 from atent.errors import Interrupted, UserError
 from atent.inputs import known
-from atent.machine import environment, ram_bytes
+from atent.machine import emulates_bf16, environment, ram_bytes
 from atent.methods import readable
 from atent.models.build import OBJECT
 from atent.network import counted, logits_only
@@ -107,6 +107,8 @@ def _fit(
         how.say(f"{recipe.data}: {train.summary}; {watched}; device: {how.device}{processes}")
         if reason := unwatched(recipe):
             how.say(f"caution: {reason}")
+        if recipe.amp == "bf16" and emulates_bf16(how.device):
+            how.say("caution: this processor has no bfloat16 instructions; --amp off is faster here")
     team.check_same(recipe.model_dump(mode="json"), "recipe")
     team.check_same([state.epoch, state.batch], "epoch and batch to start from")
     team.copy_first(state.tensors())
