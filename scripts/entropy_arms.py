@@ -26,6 +26,10 @@ TRAININGS: dict[str, tuple[str, Changes]] = {
         f"k{count}": (LINF, steps(count, reach))
         for count, reach in ((1, 1.25), (2, 1.6), (3, 1.8), (5, 2.0), (10, 2.0))
     },
+    # Steps that shrink: from 2 to .1 radii, from 2 to .25, and 1, .63, .4.
+    "d10": (LINF, steps(10, 6.81) | {"defense.decay": 0.05}),
+    "d5": (LINF, steps(5, 4.57) | {"defense.decay": 0.125}),
+    "d3": (LINF, steps(3, 2.03) | {"defense.decay": 0.4}),
     # As its authors' MNIST script: Adam, one cycle, no warm-up of eps, no averaging.
     "fast": (
         LINF,
@@ -48,11 +52,7 @@ PARTS: dict[str, Changes] = {
     **{f"t{value:g}": {"defense.temperature": value} for value in (0.25, 0.5, 1.0)},
     **{f"e{value:g}": {"schedule.eps_peak": value} for value in (1.1, 1.25, 1.5)},
     **{f"r{value:g}": {"defense.reach": value} for value in (4.0, 6.0, 8.0)},
-    # Steps that shrink: 2, 1.19, .71, .42, .25 radii; ten steps from 2 to .1; three 1, .63, .4.
-    "d5": {"defense.reach": 4.57, "defense.decay": 0.125},
-    "d10": {"defense.reach": 6.81, "defense.decay": 0.05},
-    "d3": {"defense.reach": 2.03, "defense.decay": 0.4},
-    "bf16": {"amp": "bf16"},
+    "float32": {"amp": "off"},
     "2k": {"validation": 58_000, "epochs": 40},
     "trades": {"defense.name": "trades"},
     "mart": {"defense.name": "mart"},
@@ -62,11 +62,16 @@ PARTS: dict[str, Changes] = {
     "soft-labels": {"defense.label_smoothing": 0.1},
     "gibbs": {"gibbs": 1.0},
 }
-WINNER = "k3"  # of few-steps; edit it, and the groups after it follow
+WINNER = "d5"  # of few-steps; edit it, and the groups after it follow
 GROUPS: dict[str, list[str]] = {
-    "few-steps": [f"k{count}{noise}" for noise in ("", "+t0.5") for count in (10, 5, 3, 2, 1)] + ["fast"],
+    "few-steps": [f"{arm}{noise}" for noise in ("", "+t0.5") for arm in ("k10", "k5", "k3", "k2", "k1")] + ["fast"],
+    "shrinking": [f"{arm}{noise}" for noise in ("", "+t0.5") for arm in ("d10", "d5", "d3")],
     "noise": [f"{WINNER}{noise}" for noise in ("", "+t0.25", "+t0.5", "+t1")],
     "overfitting": [f"{arm}+2k" for arm in ("k10", WINNER, f"{WINNER}+t0.5", f"{WINNER}+t1")],
+    "l2": [
+        *("l2-atent+e1.1", "l2-k5", "l2-k5+trades", "l2-k5+r6", "l2-k10+r8"),
+        *(f"l2-k5+r6+e1.25{part}" for part in ("", "+t0.25", "+awp")),
+    ],
     "smoothing": ["gaussian", "consistency", "smooth-adv", "atent-k4", "atent-k1"],
     "additions": [WINNER, *(f"{WINNER}+{part}" for part in ("awp", "no-averaging", "soft-labels", "gibbs"))],
 }
@@ -105,6 +110,7 @@ def recipe_for(job: Job, total: int) -> Recipe:
     """The recipe of an arm with the length that its budget allows; `total`: the images of the training split."""
     base, changes = changes_of(job.arm)
     shared = {"data": job.data, "seed": job.seed, "optimizer.lr": job.lr, "monitor_examples": 300}
+    shared["amp"] = "bf16"
     recipe = load_recipe(base, shared | changes)
     if "epochs" in changes:
         return recipe
