@@ -25,7 +25,7 @@ demo: setup
 	$(BIN)/atent train demo-plain
 	$(BIN)/atent attack runs/demo --set steps=20 --save-images
 	$(BIN)/atent attack runs/demo-plain --set steps=20
-	@echo "Trained against PGD (the defense atent), and plainly:"
+	@echo "Trained on a noisy chain (the defense atent), and plainly:"
 	@$(BIN)/atent show runs/demo runs/demo-plain
 	@$(BIN)/atent report runs/demo --out runs/demo/report.html
 	@$(BIN)/atent report runs/demo runs/demo-plain --out runs/demo/compared.html

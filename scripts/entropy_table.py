@@ -24,10 +24,10 @@ class Arm(NamedTuple):
 
 
 def table(rows: list[Row], against: str | None, *, together: bool = False) -> str:
-    """A table for each data set, budget and kind of evaluation, the most accurate arm first.
+    """A table for each data set, threat, budget and kind of evaluation, the most accurate arm first.
 
-    The last column compares with the arm `against` (default: the first one in the file) at its better learning rate.
-    Networks of a learning rate that was not chosen are left out.
+    The last column compares with the arm `against`, or where it is missing with the first one in the file, at its
+    better learning rate. Networks of a learning rate that was not chosen are left out.
     With `together` arms with different budgets are in one table, named ARM@MINUTES.
     """
     lines: list[str] = []
@@ -35,20 +35,21 @@ def table(rows: list[Row], against: str | None, *, together: bool = False) -> st
     if together:
         rows = [{**row, "arm": f"{row['arm']}@{row['minutes']:g}"} for row in rows]
 
-    def setting(row: Row) -> tuple[str, str, str]:
+    def setting(row: Row) -> tuple[str, str, str, str]:
         if "2k" in row["arm"].partition("@")[0].split("+"):
             length = "40 epochs of 2,000 images"
         else:
             length = "several budgets" if together else f"{row['minutes']:g} minutes of one core each"
-        return row["data"], length, ", ".join(row["right"])
+        threat = "l2 2" if row["arm"].startswith("l2-") else "sigma .5" if "r 1" in row["right"] else "linf .3"
+        return row["data"], threat, length, ", ".join(row["right"])
 
-    for (data, length, measures), group in groupby(sorted(rows, key=setting), setting):
+    for (data, threat, length, measures), group in groupby(sorted(rows, key=setting), setting):
         names = measures.split(", ")
         arms = collected(sorted(group, key=rows.index))
         main = names[-1]
-        rivals = [arm for arm in arms if arm.name == (against or arms[0].name)]
-        rival = max(rivals, key=lambda arm: arm.accuracy(main), default=None)
-        lines += [f"{data}, {length}; difference of {main} from {rival.name if rival else 'none'}", ""]
+        rivals = [arm for arm in arms if arm.name == against] or [arm for arm in arms if arm.name == arms[0].name]
+        rival = max(rivals, key=lambda arm: arm.accuracy(main))
+        lines += [f"{data}, {threat}, {length}; difference of {main} from {rival.name}", ""]
         lines += [f"| arm | lr | images | seeds | {' | '.join(names)} | difference |"]
         lines += [f"|---|---:|---:|---:|{'---:|' * (len(names) + 1)}"]
         for arm in sorted(arms, key=lambda arm: -arm.accuracy(main)):
@@ -57,7 +58,7 @@ def table(rows: list[Row], against: str | None, *, together: bool = False) -> st
             seeds = f"{len(arm.seeds)}{f', {failed} failed' if failed else ''}"
             cells = [arm.name, f"{arm.lr:g}", f"{some['images']:,}", seeds]
             cells += [shown(arm, measure) for measure in names]
-            cells += [difference(arm, rival, main) if rival and arm is not rival else ""]
+            cells += [difference(arm, rival, main) if arm is not rival else ""]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import fill
 
 import ablation
+import entropy_table
 import robustness_curve
 import side_by_side
 
@@ -49,7 +50,7 @@ def demo() -> list[Result]:
 def printed() -> str:
     """The output of `make demo`, without the margin."""
     with redirect_stdout(StringIO()) as text:
-        print_results(demo())
+        print_results([line for line in demo() if line.attack == "PGD-20"])
     lines = (line.strip() for line in text.getvalue().splitlines())
     return "\n".join(["```", *filter(None, lines), "```"])
 
@@ -84,6 +85,10 @@ def two_sided() -> str:
 
 def ablated() -> str:
     return ablation.table(list(read_rows(RESULTS / "ablation.jsonl")))
+
+
+def arms() -> str:
+    return entropy_table.table(list(read_rows(RESULTS / "entropy.jsonl")), "k10").strip()
 
 
 def compared() -> str:
@@ -122,6 +127,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "two-sided": two_sided,
     },
     "docs/atent.md": {"ablation": ablated, "our result": result_sentence("atent")},
+    "docs/entropy.md": {"arms": arms},
     "docs/paper-tables.md": {name: of_the_paper(name) for name in TABLES},
     "docs/zoo.md": {"networks": pretrained},
     "docs/standard.md": {"our result": result_sentence("sgd")},

@@ -1,10 +1,10 @@
-"""Eight training methods for one network, MNIST at linf .3, ten minutes of a two-core machine each.
+"""Nine training methods for one network, MNIST at linf .3, ten minutes of a two-core machine each.
 
 python scripts/side_by_side.py --data-dir DATA [--only trades mart]
 python scripts/side_by_side.py --data-dir DATA --only pgd-at mart --lr 0.05           with a given learning rate
 python scripts/side_by_side.py --data-dir DATA --collect results/side-by-side        when all are done
 
-`atent` is the defense with its defaults: PGD training with a little noise.
+`atent` is the defense with its defaults. `pgd-noise` is PGD training with a little noise, its defaults before.
 
 All methods use the same schedule. The learning rate of each is the best of three in trials of two minutes, evaluated on
 1,000 held-out images with PGD-20. If the ten-minute training then gets stuck at a constant prediction, which a trial of
@@ -29,7 +29,7 @@ from atent.evaluation.target import open_target
 from atent.machine import prepare
 from atent.recipe import recipe_of
 from atent.report.tables import Result, finished, mark, note, results
-from atent.storage.files import read_json, write_rows
+from atent.storage.files import read_json, read_rows, write_rows
 from atent.storage.rows import robust_rate
 from atent.storage.run import Run
 from atent.threat import Threat
@@ -51,7 +51,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "trades": {"defense.name": "trades", "defense.steps": 10},
     "mart": {"defense.name": "mart", "defense.steps": 10},
     "mma": {"defense.name": "mma", "defense.steps": 10},
-    "atent": {"defense.name": "atent", "defense.steps": 10},
+    "pgd-noise": {"defense.name": "atent", "defense.steps": 10, "defense.noise": 1e-3},
+    "atent": {"defense.name": "atent"},
 }
 
 
@@ -95,10 +96,16 @@ def attack(folder: Path, data_dir: Path) -> None:
 
 
 def collect(out: Path, kept: Path) -> None:
-    """Copy the sources of the table: recipes, logs and rows of all trainings, also stuck ones; one row per trial."""
+    """Copy the sources of the table: recipes, logs and rows of all trainings, also stuck ones; one row per trial.
+
+    What is there already and not in `out` stays.
+    """
     kept.mkdir(parents=True, exist_ok=True)
-    trials = sorted(out.glob(f"*-trial-*/{EVALUATION}"))
-    write_rows(kept / "trials.jsonl", [{"trial": trial.parent.name, **read_json(trial)} for trial in trials])
+    file = kept / "trials.jsonl"
+    trials = {str(row["trial"]): dict(row) for row in read_rows(file)} if file.exists() else {}
+    for trial in out.glob(f"*-trial-*/{EVALUATION}"):
+        trials[trial.parent.name] = {"trial": trial.parent.name, **read_json(trial)}
+    write_rows(file, [trials[name] for name in sorted(trials)])
     without_weights = shutil.ignore_patterns("*.safetensors", ".*")
     for name in METHODS:
         for run in [*out.glob(f"{name}-?"), *out.glob(f"{name}-lr-*")]:
@@ -144,7 +151,7 @@ def sentence(folder: Path) -> str:
         f" At a rate of {rate_of(other)} instead of {rate_of(folder)}: {accuracies(other)}." for other in other_rates
     ]
     shown = f"Ten minutes of two cores, MNIST, linf .3: {accuracies(folder)}.{''.join(others)}"
-    return textwrap.fill(f"{shown} All eight [side by side](results.md#side-by-side).", 118, break_on_hyphens=False)
+    return textwrap.fill(f"{shown} All nine [side by side](results.md#side-by-side).", 118, break_on_hyphens=False)
 
 
 def accuracies(folder: Path) -> str:

@@ -62,7 +62,7 @@ def test_training_makes_the_promised_files_and_a_table(run: Path, capsys: pytest
     assert atent("train", "demo", "--out", run, "--threads", 1, *SETTINGS) == 0  # finished: only the table again
     printed = capsys.readouterr().out
     assert "held-out images" in printed
-    assert "PGD-2 linf:0.3" in printed
+    assert "APGD-CE (steps 2) linf:0.3" in printed
     assert f"atent attack {run}" in printed
 
 

@@ -94,15 +94,15 @@ def test_atents_older_noise_is_refused_with_a_temperature(fields: dict[str, floa
 
 
 @method
-class Warmer(Atent):
+class Quieter(Atent):
     """Another default of the noise."""
 
     _: KW_ONLY
-    temperature: Scale = 0.5
-    noise: Scale = 0.0
+    temperature: Scale = 0.0
+    noise: Scale = 1e-3
 
 
-@pytest.mark.parametrize("build", [Atent, Warmer])
+@pytest.mark.parametrize("build", [Atent, Quieter])
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -125,9 +125,34 @@ def test_one_field_sets_atents_noise_whatever_the_default(
 
 
 def test_the_default_noise_of_atent_is_one_of_two_kinds() -> None:
-    assert (Atent().temperature, Atent().noise) == (0.0, 1e-3)
-    assert (Warmer().temperature, Warmer().noise) == (0.5, 0.0)
-    assert Warmer(sigma=0.1, project="never").temperature == 0
+    assert (Atent().temperature, Atent().noise) == (0.5, 0.0)
+    assert (Quieter().temperature, Quieter().noise) == (0.0, 1e-3)
+    assert Atent(sigma=0.1, project="never").temperature == 0
+
+
+EQUAL = (10, 2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (5, 4.6, 0.125)),
+        ({"steps": 3, "temperature": 0.25}, (3, 4.6, 0.125)),
+        ({"noise": 1e-3}, EQUAL),
+        ({"step": 0.01}, EQUAL),
+        ({"sigma": 0.1, "project": "never"}, EQUAL),
+        ({"pull": "auto", "project": "never"}, EQUAL),
+        ({"pull": 1.0, "pull_rate": 0.1, "project": "never"}, EQUAL),
+        ({"steps": 40, "reach": 3.0}, (40, 3.0, 1.0)),
+        ({"reach": 3.0, "decay": 0.5}, (5, 3.0, 0.5)),
+    ],
+)
+def test_fields_of_a_chain_with_equal_steps_bring_its_other_defaults(
+    fields: dict[str, Any], expected: tuple[int, float, float]
+) -> None:
+    """So a recipe from before `decay`, which names one of them, has the same chain."""
+    defense = Atent(**fields)
+    assert (defense.steps, defense.reach, defense.decay) == expected
 
 
 @defenses
@@ -216,7 +241,9 @@ def straightforward(self: Atent, model: nn.Module, threat: Threat) -> list[Tenso
         threat,
         steps=self.steps,
         reach=self.reach,
+        decay=self.decay,
         noise=self.noise,
+        temperature=self.temperature,
         pull=self.pull,
         direction=self.direction,
         project=self.project,

@@ -199,7 +199,7 @@ def test_the_command_prints_a_plan_for_people_and_for_programs(capsys: pytest.Ca
     printed = capsys.readouterr().out
     for words in (
         "312,202",
-        "5,500 in 86 batches of 64, 7 epochs",
+        "5,500 in 86 batches of 64, 9 epochs",
         "A100 SXM, half",
         "30 % of the published dense peak",
     ):

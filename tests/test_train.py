@@ -208,7 +208,13 @@ TRACES: dict[str, dict[str, object]] = {
     "mma": {"defense__name": "mma"},
     "entropy-sgd": {"defense__name": "pgd-at", "optimizer__name": "entropy-sgd"},
     "atent linf": {"defense__share": 0.6, "defense__project": "last", "defense__noise": 0.02},
-    "atent l2": {"defense__share": 0.6, "defense__project": "never", "defense__pull": "auto", "threat": "l2:1.0"},
+    "atent l2": {
+        "defense__share": 0.6,
+        "defense__project": "never",
+        "defense__pull": "auto",
+        "defense__noise": 1e-3,
+        "threat": "l2:1.0",
+    },
 }
 
 
