@@ -98,6 +98,16 @@ def test_a_run_from_before_shrinking_steps_keeps_its_chain() -> None:
     assert chain == Atent(steps=7, reach=2.0, decay=1.0, temperature=0.0, noise=1e-3, share=0.9, tolerance=0.1)
 
 
+def test_a_change_of_one_field_leaves_the_others_of_the_recipe() -> None:
+    """Also a field that brings the defaults of equal steps: the recipe names its own."""
+    fields = ("steps", "step", "reach", "decay")
+    paper = load_recipe("mnist-linf-atent-paper", {"defense.noise": 1e-4, "defense.step": 0.02}).defense
+    assert [paper[key] for key in fields] == [40, 0.02, 2.0, 1.0]
+    demo = load_recipe("demo", {"defense.reach": 3.0}).defense
+    assert [demo[key] for key in fields] == [10, None, 3.0, 1.0]
+    assert load_recipe("demo", {"defense.steps": 3}).defense["decay"] == 0.125
+
+
 def test_two_words_make_trades_on_a_noisy_chain() -> None:
     recipe = load_recipe("demo", {"defense": "trades", "defense.temperature": 0.5})
     assert recipe.methods.defense == Trades(temperature=0.5)

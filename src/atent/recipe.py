@@ -240,4 +240,4 @@ def recipe_of(run: Run) -> Recipe:
 
 def _filled(defense: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Fields that are given to a defense, and those that they exclude: one kind of noise takes another's place."""
-    return getattr(DEFENSES.get(defense), "filled", dict)(fields)
+    return getattr(DEFENSES.get(defense), "one_noise", dict)(fields)

@@ -68,21 +68,22 @@ class Atent(Search):
         return ArgsKwargs(given.args, cls.filled(given.kwargs or {}))
 
     @staticmethod
-    def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields, with those that they decide.
-
-        Who names a temperature has no other noise, and who names another noise has no temperature. Fields of a chain
-        with equal steps bring its other defaults, so that recipes from before `decay` keep their chain.
-        """
-        implied: dict[str, Any] = {}
+    def one_noise(fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields; who names a temperature has no other noise, and who names another noise has no temperature."""
         if "temperature" in fields:
-            implied["noise"] = 0.0
-        elif "noise" in fields or fields.get("sigma"):
-            implied["temperature"] = 0.0
+            return {"noise": 0.0, **fields}
+        return {"temperature": 0.0, **fields} if "noise" in fields or fields.get("sigma") else dict(fields)
+
+    @staticmethod
+    def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
+        """All fields that are named, and those that they decide.
+
+        One kind of noise excludes the other. Fields of a chain with equal steps bring its other defaults, so that
+        recipes from before `decay` keep their chain.
+        """
         named = {"step", "reach", "noise"} & fields.keys() or fields.get("sigma") or fields.get("pull_rate")
-        if "decay" not in fields and (named or fields.get("pull") == "auto"):
-            implied |= _EQUAL
-        return {**implied, **fields}
+        equal = "decay" not in fields and (named or fields.get("pull") == "auto")
+        return {**(_EQUAL if equal else {}), **Atent.one_noise(fields)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
