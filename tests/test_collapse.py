@@ -70,7 +70,7 @@ def test_a_training_that_diverges_stops_too_and_is_not_called_overfitting(
     [
         ({"validation": 0}, "with validation = 0 a collapse of single-step training is not detected"),
         ({"monitor.name": "fgsm"}, r"a monitor with one step \(fgsm\)"),
-        ({"monitor.steps": 1}, r"a monitor with one step \(pgd\)"),
+        ({"monitor.steps": 1}, r"a monitor with one step \(apgd\)"),
         ({}, "^$"),
         ({"validation": 0, "defense.name": "pgd-at"}, "^$"),
     ],

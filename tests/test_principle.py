@@ -212,11 +212,11 @@ def test_projected_at_the_last_step_the_moving_average_takes_its_loss_from_outsi
     model = MODELS["small-cnn"](Shape((1, 28, 28), 10)).eval()
     load_weights(model, SHARED / "weights" / "trades-mnist-smallcnn.pt")
     images = load("mnist", "train", SHARED / "data").take(slice(60))
-    _, outside, end = along(Atent(share=0.9, project="last"), model, images, THREAT)
+    _, outside, end = along(Atent(noise=1e-3, share=0.9, project="last"), model, images, THREAT)
     assert (outside.k, end.k) == (9, 10)
     assert outside.size > 0.75
     assert end.size <= 0.3 + 1e-6
     assert outside.part > 4 * end.part
-    _, before, end = along(Atent(share=0.9, project="every"), model, images, THREAT)
+    _, before, end = along(Atent(noise=1e-3, share=0.9, project="every"), model, images, THREAT)
     assert before.size <= 0.3 + 1e-6
     assert before.part < 0.2 * end.part

@@ -107,7 +107,7 @@ def test_a_recipe_of_an_older_version_is_completed(run: Path, capsys: pytest.Cap
     older = json.loads((run / "recipe.json").read_text())
     del older["recoveries"], older["gibbs"]
     (run / "recipe.json").write_text(json.dumps(older))
-    del info["recipe"]["monitor"]["step"]
+    del info["recipe"]["monitor"]["restarts"]
     save_tensors(run / "best.safetensors", tensors, info)
     assert verify(run, capsys)[0] == 0
     save_tensors(run / "best.safetensors", tensors, {**info, "recipe": {**info["recipe"], "batch": 7, "gibbs": 0.1}})
