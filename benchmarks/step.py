@@ -47,7 +47,7 @@ class Bench:
         self.generator = torch.Generator().manual_seed(0)
 
     def atent(self, mode: str) -> Atent:
-        return Atent(steps=self.steps, share=0.9, project="last", mode=mode)  # type: ignore[arg-type]
+        return Atent(steps=self.steps, noise=1e-3, share=0.9, project="last", mode=mode)  # type: ignore[arg-type]
 
     def ours(self, mode: str) -> None:
         """The library's own training step."""

@@ -52,7 +52,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "project-never": ATENT | {"defense.project": "never"},
     "start-corner": ATENT | {"defense.start": "corner"},
     "mode-train": ATENT | {"defense.mode": "train"},
-    # The two changes with the smallest loss compared with PGD training, together: our choice of defaults.
+    # The two changes with the smallest loss compared with PGD training, together; the defaults have both.
     "chosen": ATENT | {"defense.share": 1.0, "defense.project": "every"},
 }
 

@@ -1,6 +1,6 @@
 """Where the loss of ATENT comes from: size, cross-entropy and weight of each sample of its chain that is trained on.
 
-python scripts/along_the_chain.py trades-mnist-smallcnn.pt --data-dir DATA --set noise=1e-3 --set share=0.9 --set project=last
+python scripts/along_the_chain.py WEIGHTS --data-dir DATA --set noise=1e-3 --set share=0.9 --set project=last
 python scripts/along_the_chain.py runs/ablation/atent-0/best.safetensors ...        a network of `ablation.py`
 
 The network is a `small-cnn` at linf .3 in eval mode; the images are the first of MNIST's training images. `--set`
