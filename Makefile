@@ -1,5 +1,5 @@
 # make try: attack a pretrained network and write a report, in seconds after the install. make demo: train, attack,
-# compare and report, under five minutes on two cores. make test: all tests but those of `make slow`, which takes
+# compare and report, in a minute or two on two cores. make test: all tests but those of `make slow`, which takes
 # minutes. make look: screenshots and checks of the reports, with Chromium. make docs: the documentation as a website,
 # in site/. make readme: tables, picture and model cards from rows. Each sets up .venv by itself.
 PYTHON ?= python3

@@ -47,7 +47,7 @@ def train_batches(images: Images, count: int, workers: int) -> float:
     torch.manual_seed(0)
     model = MODELS["small-cnn"](images.shape).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    defense, threat = Atent(steps=7), Threat.parse("linf:0.3")
+    defense, threat = Atent(steps=7, noise=1e-3), Threat.parse("linf:0.3")
     order = epoch_batches(len(images), BATCH, derive(0, "order"))[:count]
     began = time.perf_counter()
     for x, y in images.batches(order, workers=workers):

@@ -76,7 +76,8 @@ def shown(arm: Arm, measure: str) -> str:
     accuracies = [mean(row["right"][measure]) for row in arm.seeds.values()]
     bits = next(iter(arm.seeds.values()))["right"][measure]
     of_images = (mean(bits) * (1 - mean(bits)) / len(bits)) ** 0.5
-    return f"{100 * arm.accuracy(measure):.1f} ± {100 * (error(accuracies) or of_images):.1f}"
+    spread = error(accuracies)
+    return f"{100 * arm.accuracy(measure):.1f} ± {100 * (of_images if spread is None else spread):.1f}"
 
 
 def difference(arm: Arm, rival: Arm, measure: str) -> str:

@@ -18,7 +18,7 @@ from atent.models.weights import load_weights
 from atent.progress import progress
 from atent.randomness import derive
 from atent.recipe import load_recipe
-from atent.storage.files import write_rows
+from atent.storage.files import read_rows, write_rows
 from atent.training.start import make_model
 from atent.zoo.index import weights_file
 
@@ -30,7 +30,7 @@ SEARCHES = sorted([(steps, reach, 1.0) for steps, reach in EQUAL] + SHRINKING)
 BATCH = 100
 
 
-def held_out(name: str, data_dir: Path, examples: int) -> Images:
+def held_out(name: str, data_dir: Path | None, examples: int) -> Images:
     recipe = load_recipe(f"{name}-zoo")
     images = load(recipe.data, "train", data_dir)
     return hold_out(images, recipe.validation, derive(recipe.seed, "hold-out"))[1].take(slice(examples))
@@ -77,5 +77,6 @@ if __name__ == "__main__":
     given = parser.parse_args()
     prepare(1)
     found = [row for name in given.networks for row in rows_of(name, held_out(name, given.data_dir, given.examples))]
-    write_rows(ROWS, found)
+    others = [row for row in read_rows(ROWS) if row["network"] not in given.networks] if ROWS.exists() else []
+    write_rows(ROWS, [*others, *found])
     print(table(found))

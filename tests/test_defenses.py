@@ -150,9 +150,14 @@ EQUAL = (10, 2.0, 1.0)
 def test_fields_of_a_chain_with_equal_steps_bring_its_other_defaults(
     fields: dict[str, Any], expected: tuple[int, float, float]
 ) -> None:
-    """So a recipe from before `decay`, which names one of them, has the same chain."""
+    """So a recipe from before `decay` that names its noise has the same chain."""
     defense = Atent(**fields)
     assert (defense.steps, defense.reach, defense.decay) == expected
+    quiet = "noise" in fields or "sigma" in fields
+    assert (defense.temperature, defense.noise) == (
+        0.0 if quiet else fields.get("temperature", 0.5),
+        fields.get("noise", 0.0),
+    )
 
 
 @defenses

@@ -75,3 +75,24 @@ def test_arms_with_other_budgets_can_be_compared(scripts: tuple[ModuleType, ...]
     (line,) = [line for line in table.table(rows, "k10@20", together=True).splitlines() if line.startswith("| k3@5")]
     assert "+25.0" in line
     assert "1, 1 failed" in line
+
+
+def test_each_threat_has_its_table_and_its_own_first_arm_to_compare_with(scripts: tuple[ModuleType, ...]) -> None:
+    _, table, _ = scripts
+    rows = [row("k10", 0, "1100"), row("l2-k5", 0, "1000"), row("l2-k3", 0, "1010")]
+    text = table.table(rows, "k10")
+    assert "mnist, linf .3, 5 minutes of one core each; difference of strong from k10" in text
+    assert "mnist, l2 2, 5 minutes of one core each; difference of strong from l2-k5" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("| l2-k3")]
+    assert "+25.0" in line
+
+
+def test_a_learning_rate_that_was_not_chosen_is_left_out(scripts: tuple[ModuleType, ...]) -> None:
+    _, table, _ = scripts
+    text = table.table([row("k10", 0, "1100"), row("k10", 0, "1100", lr=0.03) | {"right": {}}], "k10")
+    assert [line for line in text.splitlines() if "0.03" in line] == []
+
+
+def test_seeds_with_the_same_accuracy_have_a_standard_error_of_zero(scripts: tuple[ModuleType, ...]) -> None:
+    _, table, _ = scripts
+    assert "50.0 ± 0.0" in table.table([row("k10", 0, "1100"), row("k10", 1, "0011")], None)

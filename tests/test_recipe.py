@@ -99,7 +99,7 @@ def test_a_run_from_before_shrinking_steps_keeps_its_chain() -> None:
 
 
 def test_a_change_of_one_field_leaves_the_others_of_the_recipe() -> None:
-    """Also a field that brings the defaults of equal steps: the recipe names its own."""
+    """Also one that brings the defaults of equal steps: the recipe names its own."""
     fields = ("steps", "step", "reach", "decay")
     paper = load_recipe("mnist-linf-atent-paper", {"defense.noise": 1e-4, "defense.step": 0.02}).defense
     assert [paper[key] for key in fields] == [40, 0.02, 2.0, 1.0]

@@ -99,7 +99,6 @@ class Search(ABC):
             raise ValueError(
                 f"pull_rate {self.pull_rate:g} needs project 'never' and a pull, here {self.project!r} and {self.pull}"
             )
-
         if self.decay < 1 and (self.pull == "auto" or self.pull_rate):
             raise ValueError(f"decay {self.decay:g} with a pull that is solved or adapts; allowed: 1, equal steps")
 
