@@ -14,9 +14,9 @@ LEFT = shutil.ignore_patterns("*.safetensors", ".*", "*.npz", "*.part")
 PLACES = {"--data-dir": "DATA"}  # options whose value is a place on one machine
 
 
-def collect(run: Path, to: Path) -> Path:
-    """Copy a run into the folder `to`; what is there is replaced."""
-    kept = to / run.name
+def collect(run: Path, to: Path, name: str | None = None) -> Path:
+    """Copy a run into the folder `to`, under its own name or another; what is there is replaced."""
+    kept = to / (name or run.name)
     shutil.copytree(run, kept, ignore=LEFT, dirs_exist_ok=True)
     record = kept / "environment.json"
     if record.exists():

@@ -14,11 +14,11 @@ same command to resume; processes with different names can share the work.
 """
 
 import argparse
-import shutil
 import textwrap
 from pathlib import Path
 from typing import Any
 
+from collect import collect as collect_run
 from equal_budget import EVALUATION, evaluated, images_of, passes_of, recipe_for, time_of
 
 from atent.attacks import make_attack
@@ -106,13 +106,11 @@ def collect(out: Path, kept: Path) -> None:
     for trial in out.glob(f"*-trial-*/{EVALUATION}"):
         trials[trial.parent.name] = {"trial": trial.parent.name, **read_json(trial)}
     write_rows(file, [trials[name] for name in sorted(trials)])
-    without_weights = shutil.ignore_patterns("*.safetensors", ".*")
     for name in METHODS:
         for run in [*out.glob(f"{name}-?"), *out.glob(f"{name}-lr-*")]:
             if stuck(run) or (run / "attack").exists():
                 chosen = not stuck(run) and "-lr-" not in run.name
-                folder = kept / (name if chosen else run.name)
-                shutil.copytree(run, folder, ignore=without_weights, dirs_exist_ok=True)
+                collect_run(run, kept, name if chosen else None)
 
 
 def pgd_result(folder: Path) -> Result | None:
