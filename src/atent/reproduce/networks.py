@@ -42,7 +42,7 @@ MNIST_LINF: Changes = {
     "epochs": 6,
 }
 MNIST_LINF_ATENT: Changes = {**MNIST_LINF, **HALF, **NOISY, **SHRINKING, "optimizer.lr": 0.05, "epochs": 24}
-# MNIST, l2 2: five steps of 1.2 radii, since the pixel box cuts them off; ATENT with noise of a quarter of a step.
+# MNIST, l2 2: five steps of 1.2 radii, which climb higher than shorter ones; ATENT with noise of a quarter of a step.
 FIVE_STEPS: Changes = {"defense.steps": 5, "defense.step": None, "defense.reach": 6.0}
 MNIST_L2: Changes = {**ONE_CYCLE, **SGD, **HALF, **FIVE_STEPS, "batch": 128, "averaging": 0.997, "epochs": 6}
 MNIST_L2_ATENT: Changes = {
