@@ -61,6 +61,8 @@ PARTS: dict[str, Changes] = {
     "no-averaging": {"averaging": 0.0},
     "soft-labels": {"defense.label_smoothing": 0.1},
     "gibbs": {"gibbs": 1.0},
+    "shift": {"augment": "shift"},
+    "affine": {"augment": "affine"},
 }
 WINNER = "d5"  # of few-steps; edit it, and the groups after it follow
 GROUPS: dict[str, list[str]] = {

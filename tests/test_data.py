@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from atent.data.augmentation import augment_affine, augment_crop_flip, augment_shift
 from atent.data.dataset import load
-from atent.data.images import Split, augment_crop_flip, epoch_batches, hold_out
+from atent.data.images import Split, epoch_batches, hold_out
 from atent.data.published import SOURCES
 from atent.data.sums import SHA256
 from atent.errors import UserError
@@ -109,3 +110,29 @@ def test_crop_and_flip_shift_and_mirror() -> None:
     seen = {tuple(image.flatten().tolist()) for image in out}
     assert seen == allowed  # all 18 of them in 200 draws
     assert torch.equal(out, augment_crop_flip(x, generator(), padding=1))
+    shifted = {tuple(image.flatten().tolist()) for image in augment_shift(x, generator(), padding=1)}
+    assert shifted == {tuple(crop.flatten().tolist()) for crop in crops}
+
+
+@pytest.mark.parametrize(("height", "width"), [(28, 28), (24, 40)])
+def test_affine_rotates_scales_and_shifts_as_much_as_it_says(height: int, width: int) -> None:
+    """Three blobs' centres of mass before and after give the linear map and the shift of each image."""
+    centre = torch.tensor([height - 1, width - 1]) / 2
+    offsets = torch.tensor([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
+    places = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij"), dim=-1)
+    blobs = (-(places - centre - offsets[:, None, None]).square().sum(-1) / 2).exp()[:, None]
+    seen = []
+    for blob in blobs:  # the same draws for each blob
+        out = augment_affine(blob.expand(500, 1, height, width).contiguous(), generator())
+        assert out.min() >= 0
+        assert out.max() <= 1
+        seen.append((out[:, 0, :, :, None] * places).sum((1, 2)) / out.sum((1, 2, 3))[:, None] - centre)
+    middle, down, right = seen
+    for moved in (down - middle, right - middle):
+        assert torch.allclose(moved.norm(dim=1).min(), torch.tensor(5 / 1.1), atol=0.1)
+        assert torch.allclose(moved.norm(dim=1).max(), torch.tensor(5 / 0.9), atol=0.1)
+    assert torch.allclose(((down - middle) * (right - middle)).sum(1), torch.zeros(500), atol=0.2)  # no shear
+    angles = torch.atan2(*(right - middle).T).rad2deg()
+    assert 9.8 < angles.max() < 10.2
+    assert -10.2 < angles.min() < -9.8
+    assert 1.9 < middle.abs().max() < 2.5  # the shift is scaled, too

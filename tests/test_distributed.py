@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atent.data.images import augment_crop_flip
+from atent.data.augmentation import AUGMENTATIONS
 from atent.defenses import Atent, Mma, PgdAt, Standard, Trades
 from atent.defenses.protocols import Defense
 from atent.errors import Interrupted, UserError
@@ -56,7 +56,7 @@ def draw_noise(x: Tensor, source: torch.Generator) -> Tensor:
     return normal_noise(x, 3, 0.5, source).movedim(0, 1)
 
 
-@pytest.mark.parametrize("draw", [uniform_like, normal_like, draw_noise, augment_crop_flip])
+@pytest.mark.parametrize("draw", [uniform_like, normal_like, draw_noise, *AUGMENTATIONS.values()])
 @pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
 def test_each_image_has_the_random_numbers_of_one_process(
     draw: Callable[[Tensor, torch.Generator], Tensor], order: torch.memory_format

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from atent.attacks import Attack, Pgd, make_attack
-from atent.data.images import Augmentation
+from atent.data.augmentation import Augmentation
 from atent.defenses import DEFENSES, Defense, in_two_parts
 from atent.errors import UserError, shown, unknown
 from atent.methods import (

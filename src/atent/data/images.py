@@ -1,4 +1,4 @@
-"""Labelled images, in memory or on disk: batches, shuffled or in order, a held-out part, and random crops."""
+"""Labelled images, in memory or on disk: batches, shuffled or in order, and a held-out part."""
 
 import math
 from collections import deque
@@ -10,15 +10,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from atent.data.decode import Files
 from atent.errors import UserError
 from atent.models import Shape
 from atent.progress import progress
-from atent.randomness import fill, uniform_like
 
-Augmentation = Literal["none", "crop-flip"]
 Split = Literal["train", "test"]
 _CHUNK, _READERS = 1000, 4
 _SAMPLE = 10_000  # images that give the mean and standard deviation to a hundredth of a standard deviation
@@ -179,21 +176,6 @@ def epoch_batches(count: int, size: int, generator: torch.Generator) -> list[Ten
     """
     batches = list(torch.randperm(count, generator=generator).split(size))
     return batches[:-1] if len(batches) > 1 and len(batches[-1]) == 1 else batches
-
-
-def augment_crop_flip(x: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Random crop after zero padding and random horizontal flip, for a whole batch at once."""
-    count, _, height, width = x.shape
-    padded = functional.pad(x, (padding,) * 4)
-    moves = torch.empty(2, count, 1, dtype=torch.int64, device=x.device)
-    down, right = fill(moves, generator, lambda part, source: part.random_(0, 2 * padding + 1, generator=source), dim=1)
-    flipped = uniform_like(x.new_empty(count, 1), generator) < 0.5
-    columns = torch.arange(width, device=x.device).expand(count, width)
-    columns = torch.where(flipped, columns.flip(1), columns) + right
-    rows = torch.arange(height, device=x.device) + down
-    example = torch.arange(count, device=x.device)[:, None, None]
-    cropped = padded.permute(0, 2, 3, 1)[example, rows[:, :, None], columns[:, None, :]]
-    return cropped.permute(0, 3, 1, 2)
 
 
 def evaluation_batches(count: int, size: int) -> Iterator[slice]:

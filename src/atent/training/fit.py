@@ -10,9 +10,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from atent.data.augmentation import AUGMENTATIONS
 from atent.data.dataset import DataSet
 from atent.data.given import Given
-from atent.data.images import Images, augment_crop_flip, epoch_batches, hold_out
+from atent.data.images import Images, epoch_batches, hold_out
 from atent.errors import Interrupted, UserError
 from atent.inputs import known
 from atent.machine import emulates_bf16, environment, ram_bytes
@@ -171,8 +172,8 @@ def _train_epoch(
             group["lr"] = optimizer.lr * recipe.rates.rate(done, recipe.epochs) * 0.5**state.recoveries
         generator = team.share(derive(recipe.seed, "batch", *here, device=how.device), len(indices))
         torch.manual_seed(derive_seed(recipe.seed, "dropout", *here, *([team.rank] if team.rank else [])))
-        if recipe.augment == "crop-flip":
-            x = augment_crop_flip(x, generator)
+        if recipe.augment != "none":
+            x = AUGMENTATIONS[recipe.augment](x, generator)
         now = threat.scaled(recipe.rates.eps_share(done))
         try:
             # Images are read so that they are in the box: the first batch shows whether network and labels fit.
