@@ -120,7 +120,7 @@ def test_affine_rotates_scales_and_shifts_as_much_as_it_says(height: int, width:
     centre = torch.tensor([height - 1, width - 1]) / 2
     offsets = torch.tensor([[0.0, 0.0], [5.0, 0.0], [0.0, 5.0]])
     places = torch.stack(torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij"), dim=-1)
-    blobs = (-(places - centre - offsets[:, None, None]).square().sum(-1) / 2).exp()[:, None]
+    blobs = (-(places - centre - offsets[:, None, None]).square().sum(-1) / 4).exp()[:, None]
     seen = []
     for blob in blobs:  # the same draws for each blob
         out = augment_affine(blob.expand(500, 1, height, width).contiguous(), generator())
@@ -131,7 +131,9 @@ def test_affine_rotates_scales_and_shifts_as_much_as_it_says(height: int, width:
     for moved in (down - middle, right - middle):
         assert torch.allclose(moved.norm(dim=1).min(), torch.tensor(5 / 1.1), atol=0.1)
         assert torch.allclose(moved.norm(dim=1).max(), torch.tensor(5 / 0.9), atol=0.1)
-    assert torch.allclose(((down - middle) * (right - middle)).sum(1), torch.zeros(500), atol=0.2)  # no shear
+    assert torch.allclose(
+        ((down - middle) * (right - middle)).sum(1), torch.zeros(500), atol=0.5
+    )  # no shear: within 1 degree
     angles = torch.atan2(*(right - middle).T).rad2deg()
     assert 9.8 < angles.max() < 10.2
     assert -10.2 < angles.min() < -9.8
