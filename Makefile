@@ -61,6 +61,7 @@ readme: setup
 	$(BIN)/python scripts/fill_zoo.py --cards
 	$(BIN)/python scripts/fill_tables.py
 	$(BIN)/python scripts/robustness_curve.py
+	$(BIN)/python scripts/entropy_picture.py
 
 clean:
 	rm -rf .venv build site *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,6 +22,12 @@ class Arm(NamedTuple):
     def accuracy(self, measure: str) -> float:
         return statistics.fmean(mean(row["right"][measure]) for row in self.seeds.values())
 
+    def uncertainty(self, measure: str) -> float:
+        """The standard error of the accuracy: over seeds; of one seed over its images."""
+        accuracies = [mean(row["right"][measure]) for row in self.seeds.values()]
+        over_seeds, images = error(accuracies), len(next(iter(self.seeds.values()))["right"][measure])
+        return (accuracies[0] * (1 - accuracies[0]) / images) ** 0.5 if over_seeds is None else over_seeds
+
 
 def table(rows: list[Row], against: str | None, *, together: bool = False) -> str:
     """A table for each data set, threat, budget and kind of evaluation, the most accurate arm first.
@@ -72,12 +78,7 @@ def collected(rows: Iterable[Row]) -> list[Arm]:
 
 
 def shown(arm: Arm, measure: str) -> str:
-    """The mean over the seeds with its standard error; of one seed that of its images."""
-    accuracies = [mean(row["right"][measure]) for row in arm.seeds.values()]
-    bits = next(iter(arm.seeds.values()))["right"][measure]
-    of_images = (mean(bits) * (1 - mean(bits)) / len(bits)) ** 0.5
-    spread = error(accuracies)
-    return f"{100 * arm.accuracy(measure):.1f} ± {100 * (of_images if spread is None else spread):.1f}"
+    return f"{100 * arm.accuracy(measure):.1f} ± {100 * arm.uncertainty(measure):.1f}"
 
 
 def difference(arm: Arm, rival: Arm, measure: str) -> str:

@@ -9,6 +9,7 @@ from textwrap import fill
 import ablation
 import entropy_table
 import robustness_curve
+import searches
 import side_by_side
 
 from atent.cli.zoo import COLUMNS, cells
@@ -91,6 +92,10 @@ def arms() -> str:
     return entropy_table.table(list(read_rows(RESULTS / "entropy.jsonl")), "k10").strip()
 
 
+def climbed() -> str:
+    return searches.table(list(read_rows(RESULTS / "searches.jsonl")))
+
+
 def compared() -> str:
     return side_by_side.table(COMPARED, RESULTS / "trades-authors")
 
@@ -128,6 +133,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/atent.md": {"ablation": ablated, "our result": result_sentence("atent")},
     "docs/entropy.md": {"arms": arms},
+    "docs/search.md": {"searches": climbed},
     "docs/paper-tables.md": {name: of_the_paper(name) for name in TABLES},
     "docs/zoo.md": {"networks": pretrained},
     "docs/standard.md": {"our result": result_sentence("sgd")},

@@ -1,0 +1,70 @@
+"""Draw robust accuracy against minutes of training, a line for each method: python scripts/entropy_picture.py
+
+The rows are those of `entropy.py` in results/. Needs matplotlib (the extra `report`).
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from entropy_table import Arm, collected
+
+from atent.reproduce.style import BLUE, DARK, ORANGE, drawing
+from atent.storage.files import read_rows
+
+ROOT = Path(__file__).parents[1]
+ROWS, PICTURE = ROOT / "results" / "entropy.jsonl", ROOT / "docs" / "entropy"
+MEASURE = "strong"
+
+
+class Line(NamedTuple):
+    """An arm, and the style of its line, which differs not only in colour."""
+
+    arm: str
+    title: str
+    color: str
+    style: str
+
+
+LINES = (
+    Line("d5+t0.5", "5 shrinking steps, noise", BLUE, "o-"),
+    Line("d5", "5 shrinking steps", BLUE, "s--"),
+    Line("d3", "3 shrinking steps", ORANGE, "^-"),
+    Line("k3", "3 equal steps", ORANGE, "v--"),
+    Line("k10", "10 equal steps (PGD training)", DARK, "D-"),
+    Line("fast", "1 step (fast)", DARK, "x:"),
+)
+
+
+def points(arm: str) -> list[tuple[float, Arm]]:
+    """The networks of an arm for each budget in minutes, the shortest first; each at its better learning rate."""
+    rows = [row for row in read_rows(ROWS) if row["arm"] == arm and row["data"] == "mnist" and row["right"]]
+    found = []
+    for minutes in sorted({row["minutes"] for row in rows}):
+        rivals = collected(row for row in rows if row["minutes"] == minutes)
+        found.append((minutes, max(rivals, key=lambda one: (len(one.seeds), one.accuracy(MEASURE)))))
+    return found
+
+
+def draw(path: Path) -> None:
+    with drawing(path, 1, 1, (8, 3.6)) as (_, ((axes,),), words):
+        words.append(f"Accuracy in percent under {MEASURE} on held-out MNIST images, linf .3, by minutes of one core.")
+        known = {line: found for line in LINES if (found := points(line.arm))}
+        for k, (line, found) in enumerate(known.items()):
+            minutes = [at for at, _ in found]
+            places = [at * 1.02 ** (k - len(known) / 2) for at in minutes]  # so that no point hides another
+            heights = [100 * arm.accuracy(MEASURE) for _, arm in found]
+            errors = [100 * arm.uncertainty(MEASURE) for _, arm in found]
+            axes.errorbar(places, heights, errors, fmt=line.style, color=line.color, capsize=3, label=line.title)
+            shown = (f"{height:.1f} after {at:g}" for at, height in zip(minutes, heights, strict=True))
+            words.append(f"{line.title}: {', '.join(shown)}.")
+        axes.set_xscale("log")
+        axes.set(xlabel="training, nominal minutes of one core", ylabel=f"correct under {MEASURE} (%)")
+        ticks = sorted({minutes for found in known.values() for minutes, _ in found})
+        axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.grid(axis="y", color="0.9")
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+if __name__ == "__main__":
+    draw(PICTURE)
