@@ -61,6 +61,7 @@ PARTS: dict[str, Changes] = {
     "no-averaging": {"averaging": 0.0},
     "soft-labels": {"defense.label_smoothing": 0.1},
     "gibbs": {"gibbs": 1.0},
+    "decay5e-4": {"optimizer.weight_decay": 5e-4},
     "shift": {"augment": "shift"},
     "affine": {"augment": "affine"},
 }
