@@ -26,10 +26,11 @@ TRAININGS: dict[str, tuple[str, Changes]] = {
         f"k{count}": (LINF, steps(count, reach))
         for count, reach in ((1, 1.25), (2, 1.6), (3, 1.8), (5, 2.0), (10, 2.0))
     },
-    # Steps that shrink: from 2 to .1 radii, from 2 to .25, and 1, .63, .4.
+    # Steps that shrink: from 2 to .1 radii, from 2 to .25, then 1, .63, .4, and 1.2, .6.
     "d10": (LINF, steps(10, 6.81) | {"defense.decay": 0.05}),
     "d5": (LINF, steps(5, 4.57) | {"defense.decay": 0.125}),
     "d3": (LINF, steps(3, 2.03) | {"defense.decay": 0.4}),
+    "d2": (LINF, steps(2, 1.8) | {"defense.decay": 0.5}),
     # As its authors' MNIST script: Adam, one cycle, no warm-up of eps, no averaging.
     "fast": (
         LINF,
@@ -52,6 +53,7 @@ PARTS: dict[str, Changes] = {
     **{f"t{value:g}": {"defense.temperature": value} for value in (0.25, 0.5, 1.0)},
     **{f"e{value:g}": {"schedule.eps_peak": value} for value in (1.1, 1.25, 1.5)},
     **{f"r{value:g}": {"defense.reach": value} for value in (4.0, 6.0, 8.0)},
+    "w0.8": {"schedule.eps_warmup": 0.8},  # the radius grows for 16 % of the training instead of 32 %
     "float32": {"amp": "off"},
     "2k": {"validation": 58_000, "epochs": 40},
     "trades": {"defense.name": "trades"},

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from atent.errors import UserError
+from atent.storage.files import write_rows
 
 
 @pytest.fixture
@@ -96,3 +97,18 @@ def test_a_learning_rate_that_was_not_chosen_is_left_out(scripts: tuple[ModuleTy
 def test_seeds_with_the_same_accuracy_have_a_standard_error_of_zero(scripts: tuple[ModuleType, ...]) -> None:
     _, table, _ = scripts
     assert "50.0 ± 0.0" in table.table([row("k10", 0, "1100"), row("k10", 1, "0011")], None)
+
+
+def test_the_picture_has_a_point_for_each_budget(
+    scripts: tuple[ModuleType, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = importlib.import_module("entropy_picture")
+    rows = [row("d3", 0, "1110"), row("d3", 1, "1111"), row("d3", 0, "1111", minutes=20), row("k10", 0, "1100")]
+    rows.append(row("d3", 0, "1111", lr=0.03))  # one seed only
+    monkeypatch.setattr(picture, "ROWS", tmp_path / "rows.jsonl")
+    write_rows(picture.ROWS, rows)
+    picture.draw(tmp_path / "picture")
+    drawn = (tmp_path / "picture.svg").read_text(encoding="utf-8")
+    assert "3 shrinking steps: 87.5 after 5, 100.0 after 20." in drawn
+    assert "10 equal steps (PGD training): 50.0 after 5." in drawn
+    assert "5 shrinking steps:" not in drawn
