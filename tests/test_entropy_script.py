@@ -99,9 +99,8 @@ def test_seeds_with_the_same_accuracy_have_a_standard_error_of_zero(scripts: tup
     assert "50.0 ± 0.0" in table.table([row("k10", 0, "1100"), row("k10", 1, "0011")], None)
 
 
-def test_the_picture_has_a_point_for_each_budget(
-    scripts: tuple[ModuleType, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("scripts")
+def test_the_picture_has_a_point_for_each_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture = importlib.import_module("entropy_picture")
     rows = [row("d3", 0, "1110"), row("d3", 1, "1111"), row("d3", 0, "1111", minutes=20), row("k10", 0, "1100")]
     rows.append(row("d3", 0, "1111", lr=0.03))  # one seed only
