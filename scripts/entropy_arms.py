@@ -54,6 +54,9 @@ PARTS: dict[str, Changes] = {
     **{f"e{value:g}": {"schedule.eps_peak": value} for value in (1.1, 1.25, 1.5)},
     **{f"r{value:g}": {"defense.reach": value} for value in (4.0, 6.0, 8.0)},
     "w0.8": {"schedule.eps_warmup": 0.8},  # the radius grows for 16 % of the training instead of 32 %
+    "b64": {"batch": 64},
+    "b32": {"batch": 32},
+    "b16": {"batch": 16},
     "float32": {"amp": "off"},
     "2k": {"validation": 58_000, "epochs": 40},
     "trades": {"defense.name": "trades"},
@@ -67,10 +70,11 @@ PARTS: dict[str, Changes] = {
     "shift": {"augment": "shift"},
     "affine": {"augment": "affine"},
 }
-WINNER = "d5"  # of few-steps; edit it, and the groups after it follow
+WINNER = "d5+b32"  # of few-steps; edit it, and the groups after it follow
 GROUPS: dict[str, list[str]] = {
-    "few-steps": [f"{arm}{noise}" for noise in ("", "+t0.5") for arm in ("k10", "k5", "k3", "k2", "k1")] + ["fast"],
-    "shrinking": [f"{arm}{noise}" for noise in ("", "+t0.5") for arm in ("d10", "d5", "d3")],
+    "few-steps": [f"{arm}+b32{noise}" for noise in ("", "+t0.5") for arm in ("k10", "k5", "k3", "k2", "k1")] + ["fast"],
+    "batch": ["d3", "d3+b64", "d3+b32", "d3+b16", "k10", "k10+b32"],
+    "shrinking": [f"{arm}+b32{noise}" for noise in ("", "+t0.5") for arm in ("d10", "d5", "d3", "d2")],
     "noise": [f"{WINNER}{noise}" for noise in ("", "+t0.25", "+t0.5", "+t1")],
     "overfitting": [f"{arm}+2k" for arm in ("k10", WINNER, f"{WINNER}+t0.5", f"{WINNER}+t1")],
     "l2": [

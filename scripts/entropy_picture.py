@@ -28,10 +28,9 @@ class Line(NamedTuple):
 LINES = (
     Line("d5+t0.5", "5 shrinking steps, noise", BLUE, "o-"),
     Line("d5", "5 shrinking steps", BLUE, "s--"),
-    Line("d3", "3 shrinking steps", ORANGE, "^-"),
-    Line("k3", "3 equal steps", ORANGE, "v--"),
+    Line("d3+b32", "3 shrinking steps, batch 32", ORANGE, "^-"),
+    Line("d3", "3 shrinking steps", ORANGE, "v--"),
     Line("k10", "10 equal steps (PGD training)", DARK, "D-"),
-    Line("fast", "1 step (fast)", DARK, "x:"),
 )
 
 

@@ -89,7 +89,7 @@ def ablated() -> str:
 
 
 def arms() -> str:
-    return entropy_table.table(list(read_rows(RESULTS / "entropy.jsonl")), "k10").strip()
+    return entropy_table.table(list(read_rows(RESULTS / "entropy.jsonl")), "k10@20", together=True).strip()
 
 
 def climbed() -> str:
