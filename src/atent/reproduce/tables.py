@@ -21,7 +21,10 @@ CW_LINF = (
     "The paper's CW-linf does not stand: it came from a release of ART of early 2021 whose CW-linf was wrong (ART "
     "issue 1374): it leaves plain SGD at 32 % where PGD leaves 1 %. Ours is another implementation."
 )
-HARDER = "CW is run on the first 1,000 images; the first half of MNIST's test set is the harder one."
+HARDER = (
+    "CW is run on the first 1,000 test images at `cpu`. These are harder than the others, so its numbers can be "
+    "compared with one another, but not with the other columns."
+)
 STRONG = "`strong` is the accuracy of the whole test set under APGD, targeted APGD and Square, with its 95 % interval."
 
 
