@@ -70,13 +70,13 @@ PARTS: dict[str, Changes] = {
     "shift": {"augment": "shift"},
     "affine": {"augment": "affine"},
 }
-WINNER = "d5+b32"  # of few-steps; edit it, and the groups after it follow
+WINNER = "d5+b32"  # of few-steps and shrinking, not measured yet; edit it, and the groups after it follow
 GROUPS: dict[str, list[str]] = {
     "few-steps": [f"{arm}+b32{noise}" for noise in ("", "+t0.5") for arm in ("k10", "k5", "k3", "k2", "k1")] + ["fast"],
     "batch": ["d3", "d3+b64", "d3+b32", "d3+b16", "k10", "k10+b32"],
     "shrinking": [f"{arm}+b32{noise}" for noise in ("", "+t0.5") for arm in ("d10", "d5", "d3", "d2")],
     "noise": [f"{WINNER}{noise}" for noise in ("", "+t0.25", "+t0.5", "+t1")],
-    "overfitting": [f"{arm}+2k" for arm in ("k10", WINNER, f"{WINNER}+t0.5", f"{WINNER}+t1")],
+    "overfitting": [f"{arm}+2k" for arm in ("k10+b32", WINNER, f"{WINNER}+t0.5", f"{WINNER}+t1")],
     "l2": [
         *("l2-atent+e1.1", "l2-k5", "l2-k5+trades", "l2-k5+r6", "l2-k10+r8"),
         *(f"l2-k5+r6+e1.25{part}" for part in ("", "+t0.25", "+awp")),

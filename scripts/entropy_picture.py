@@ -30,12 +30,16 @@ LINES = (
     Line("d5", "5 shrinking steps", BLUE, "s--"),
     Line("d3+b32", "3 shrinking steps, batch 32", ORANGE, "^-"),
     Line("d3", "3 shrinking steps", ORANGE, "v--"),
-    Line("k10", "10 equal steps (PGD training)", DARK, "D-"),
+    Line("k10+b32", "10 equal steps, batch 32", DARK, "x-"),
+    Line("k10", "10 equal steps (PGD training)", DARK, "D--"),
 )
 
 
 def points(arm: str) -> list[tuple[float, Arm]]:
-    """The networks of an arm for each budget in minutes, the shortest first; each at its better learning rate."""
+    """The networks of an arm for each budget in minutes, the shortest first.
+
+    Of several learning rates that with most seeds, then the better one.
+    """
     rows = [row for row in read_rows(ROWS) if row["arm"] == arm and row["data"] == "mnist" and row["right"]]
     found = []
     for minutes in sorted({row["minutes"] for row in rows}):
@@ -44,18 +48,26 @@ def points(arm: str) -> list[tuple[float, Arm]]:
     return found
 
 
+def described() -> str:
+    """What the picture shows, in words; it is kept in the picture."""
+    lines = (
+        f"{line.title}: " + ", ".join(f"{100 * arm.accuracy(MEASURE):.1f} after {at:g}" for at, arm in found) + "."
+        for line in LINES
+        if (found := points(line.arm))
+    )
+    about = f"Accuracy in percent under {MEASURE} on held-out MNIST images, linf .3, by nominal minutes of one core."
+    return " ".join([about, *lines])
+
+
 def draw(path: Path) -> None:
+    known = {line: found for line in LINES if (found := points(line.arm))}
     with drawing(path, 1, 1, (8, 3.6)) as (_, ((axes,),), words):
-        words.append(f"Accuracy in percent under {MEASURE} on held-out MNIST images, linf .3, by minutes of one core.")
-        known = {line: found for line in LINES if (found := points(line.arm))}
+        words.append(described())
         for k, (line, found) in enumerate(known.items()):
-            minutes = [at for at, _ in found]
-            places = [at * 1.02 ** (k - len(known) / 2) for at in minutes]  # so that no point hides another
+            places = [at * 1.02 ** (k - len(known) / 2) for at, _ in found]  # so that no point hides another
             heights = [100 * arm.accuracy(MEASURE) for _, arm in found]
             errors = [100 * arm.uncertainty(MEASURE) for _, arm in found]
             axes.errorbar(places, heights, errors, fmt=line.style, color=line.color, capsize=3, label=line.title)
-            shown = (f"{height:.1f} after {at:g}" for at, height in zip(minutes, heights, strict=True))
-            words.append(f"{line.title}: {', '.join(shown)}.")
         axes.set_xscale("log")
         axes.set(xlabel="training, nominal minutes of one core", ylabel=f"correct under {MEASURE} (%)")
         ticks = sorted({minutes for found in known.values() for minutes, _ in found})

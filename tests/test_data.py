@@ -1,11 +1,12 @@
 import gzip
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
-from atent.data.augmentation import augment_affine, augment_crop_flip, augment_shift
+from atent.data.augmentation import AUGMENTATIONS, Augmentation, augment_affine, augment_crop_flip, augment_shift
 from atent.data.dataset import load
 from atent.data.images import Split, epoch_batches, hold_out
 from atent.data.published import SOURCES
@@ -129,11 +130,19 @@ def test_affine_rotates_scales_and_shifts_as_much_as_it_says(height: int, width:
         seen.append((out[:, 0, :, :, None] * places).sum((1, 2)) / out.sum((1, 2, 3))[:, None] - centre)
     middle, down, right = seen
     for moved in (down - middle, right - middle):
-        assert torch.allclose(moved.norm(dim=1).min(), torch.tensor(5 / 1.1), atol=0.1)
-        assert torch.allclose(moved.norm(dim=1).max(), torch.tensor(5 / 0.9), atol=0.1)
+        assert moved.norm(dim=1).min().item() == pytest.approx(5 * 0.9, abs=0.1)
+        assert moved.norm(dim=1).max().item() == pytest.approx(5 * 1.1, abs=0.1)
     sheared = ((down - middle) * (right - middle)).sum(1) / 25
     assert sheared.abs().max() < 0.02  # about 1 degree: the error of the interpolation
     angles = torch.atan2(*(right - middle).T).rad2deg()
-    assert 9.8 < angles.max() < 10.2
-    assert -10.2 < angles.min() < -9.8
-    assert 1.9 < middle.abs().max() < 2.5  # the shift is scaled, too
+    for values, limit, error in ((angles, 10, 0.5), *((shifts, 2, 0.1) for shifts in middle.T)):
+        assert values.max().item() == pytest.approx(limit, abs=error)
+        assert values.min().item() == pytest.approx(-limit, abs=error)
+    assert torch.corrcoef(torch.stack([angles, *middle.T])).fill_diagonal_(0).abs().max() < 0.2  # 500 draws
+
+
+def test_every_augmentation_has_a_name_and_keeps_the_order_in_memory() -> None:
+    assert {*AUGMENTATIONS, "none"} == set(get_args(Augmentation))
+    x = torch.rand(4, 3, 6, 8, generator=generator()).contiguous(memory_format=torch.channels_last)
+    for augment in AUGMENTATIONS.values():
+        assert augment(x, generator()).is_contiguous(memory_format=torch.channels_last)

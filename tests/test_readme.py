@@ -220,16 +220,17 @@ def test_methods_cost_and_come_from_where_the_table_says(name: str) -> None:
     assert all(address in page for address in re.findall(r"\((https:[^)]*)\)", paper))
 
 
-def test_tables_and_picture_are_those_that_the_rows_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the picture: the points that it carries as its description, which is written with it."""
+def test_tables_and_pictures_are_those_that_the_rows_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the pictures: the points that they carry as their description, which is written with them."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    tables, curve = (importlib.import_module(name) for name in ("fill_tables", "robustness_curve"))
+    tables, curve, minutes = map(importlib.import_module, ("fill_tables", "robustness_curve", "entropy_picture"))
     pages = {"README.md", "docs/results.md", "docs/atent.md", "docs/trades.md", "docs/entropy-sgd.md"}
     assert pages < tables.PAGES.keys()
     for page in tables.PAGES:
         assert tables.filled(page) == (ROOT / page).read_text(encoding="utf-8"), page
-    picture = ElementTree.parse(ROOT / "docs" / "robustness.svg")
-    assert picture.findtext(".//{http://purl.org/dc/elements/1.1/}description") == curve.description()
+    for name, description in (("robustness", curve.description()), ("entropy", minutes.described())):
+        picture = ElementTree.parse(ROOT / "docs" / f"{name}.svg")
+        assert picture.findtext(".//{http://purl.org/dc/elements/1.1/}description") == description
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)

@@ -28,13 +28,14 @@ def augment_affine(x: Tensor, generator: torch.Generator) -> Tensor:
     count, _, height, width = x.shape
     drawn = 2 * uniform_like(x.new_empty(count, 4), generator) - 1
     angle, scale = math.radians(10) * drawn[:, 0], 1 + 0.1 * drawn[:, 1]
-    right, down = 2 * drawn[:, 2] / (width / 2), 2 * drawn[:, 3] / (height / 2)
-    cos, sin = scale * angle.cos(), scale * angle.sin()
-    # Coordinates run from -1 to 1 in both directions, so a rotation of an image that is not square needs their ratio.
-    across = torch.stack([cos, -sin * height / width, right], dim=1)
-    along = torch.stack([sin * width / height, cos, down], dim=1)
+    right, down = 2 * drawn[:, 2], 2 * drawn[:, 3]
+    # Where a pixel comes from: the inverse map. Coordinates run from -1 to 1, so they are scaled by half a side.
+    cos, sin = angle.cos() / scale, angle.sin() / scale
+    across = torch.stack([cos, -sin * height / width, (sin * down - cos * right) * 2 / width], dim=1)
+    along = torch.stack([sin * width / height, cos, -(sin * right + cos * down) * 2 / height], dim=1)
     grid = functional.affine_grid(torch.stack([across, along], dim=1), list(x.shape), align_corners=False)
-    return functional.grid_sample(x, grid, align_corners=False).clamp(0, 1)  # rounding may leave the box
+    moved = functional.grid_sample(x, grid, align_corners=False).clamp(0, 1)  # rounding may leave the box
+    return moved.contiguous(memory_format=torch.channels_last)
 
 
 def _cropped(x: Tensor, generator: torch.Generator, padding: int, *, flip: bool) -> Tensor:

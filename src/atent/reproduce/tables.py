@@ -11,7 +11,7 @@ from atent.reproduce.plan import Measure, Row, Table
 
 CLEAN = Measure("clean")
 MAIN, OTHER = 1.0, 3.0  # points of the estimate by `strong`: rows of ATENT, PGD-AT and TRADES; the others
-FEW = 1000  # images for attacks with many passes, and for the rows of `OTHER`
+FEW = 1000  # images for attacks with many passes, and in most tables for the rows of `OTHER`
 ATENT_CURVE = ((95.99, 73.29), (98.01, 85.98))
 SELECTED = (
     "The paper chose the best epoch on the test set; ours is chosen on images held out of the training set, and the "
@@ -22,8 +22,8 @@ CW_LINF = (
     "issue 1374): it leaves plain SGD at 32 % where PGD leaves 1 %. Ours is another implementation."
 )
 HARDER = (
-    "CW is run on the first 1,000 test images at `cpu`. These are harder than the others, so its numbers can be "
-    "compared with one another, but not with the other columns."
+    "CW is run on the first 1,000 test images at `cpu`. These are harder than the others for most networks, so its "
+    "numbers can be compared with one another, but not with the other columns."
 )
 STRONG = "`strong` is the accuracy of the whole test set under APGD, targeted APGD and Square, with its 95 % interval."
 
