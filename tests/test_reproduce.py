@@ -15,15 +15,16 @@ import torch
 
 from atent.data.dataset import load
 from atent.models import Shape
-from atent.reproduce import curves, gibbs, regions
+from atent.reproduce import costs, curves, gibbs, regions
 from atent.reproduce.appendix import FIGURES, NAMES, TABLES
 from atent.reproduce.costs import flops_per_pass, measure_passes, training_passes, words
 from atent.reproduce.document import markdown
-from atent.reproduce.engine import jobs, run, start_method
+from atent.reproduce.engine import Place, jobs, run, start_method
 from atent.reproduce.found import number
 from atent.reproduce.networks import MADE, NETWORKS, SIZES, THREE_LAYERS_SEARCH, recipe_at
 from atent.reproduce.plan import BUDGETS, BudgetName, Figure, Measure, Network, Row
 from atent.reproduce.stand_ins import make_data
+from atent.reproduce.status import left_of
 from atent.reproduce.tsne import affinities, conditional, embed, gradient, squared_distances
 from atent.reproduce.work import work
 from atent.storage.files import read_rows
@@ -307,6 +308,19 @@ def test_the_command_prints_and_writes_the_tables_and_names_what_failed(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: mnist: no file")
     assert error.endswith("(pair-standard, pair-atent)")
+
+
+def test_status_times_trainings_in_their_own_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training in bfloat16 has the rate of bfloat16, its measures that of float32."""
+    monkeypatch.setattr(
+        costs, "seconds_per_pass", lambda _model, _shape, precision: {"bf16": 1.0, "off": 10.0}[precision]
+    )
+    place = Place(tmp_path, "cpu")
+    (job,) = jobs(place, [row for row in TABLES["table1"][0].rows if row.network == "mnist-l2-trades"])
+    recipe = place.recipe(job.network)
+    measures = sum(measure_passes(measure, recipe) for _, measure in job.missing)
+    assert recipe.amp == "bf16"
+    assert left_of(job, place).seconds == pytest.approx(training_passes(recipe) + 10 * measures)
 
 
 def test_status_and_bad_input(

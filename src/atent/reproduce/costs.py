@@ -6,7 +6,9 @@ from functools import cache
 import torch
 
 from atent.attacks import DeepFool, make_attack
+from atent.machine import keep_freed_memory
 from atent.models import Shape
+from atent.models.accelerated import Precision, accelerated
 from atent.models.build import build_model
 from atent.planning.operations import count_operations
 from atent.planning.passes import mean_cost
@@ -46,14 +48,16 @@ def measure_passes(measure: Measure, recipe: Recipe) -> float:
 
 
 @cache
-def seconds_per_pass(model: str, shape: Shape) -> float:
-    """The time that one core needs for a forward and backward pass of an image, measured now."""
+def seconds_per_pass(model: str, shape: Shape, precision: Precision = "off") -> float:
+    """The time that one core needs for a forward and backward pass of an image as in a training, measured now."""
     images = max(2, min(64, round(2e10 / flops_per_pass(model, shape))))
-    network, x = build_model(model, shape).train(), torch.zeros(images, *shape.image)
+    network = build_model(model, shape).train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.zeros(images, *shape.image).to(memory_format=torch.channels_last)
     threads = torch.get_num_threads()
+    keep_freed_memory()
     torch.set_num_threads(1)
     try:
-        return min(_timed(network, x) for _ in range(3)) / images
+        return min(_timed(accelerated(network, precision), x) for _ in range(4)) / images
     finally:
         torch.set_num_threads(threads)
 
@@ -70,10 +74,12 @@ def flops_per_pass(model: str, shape: Shape) -> float:
     return 3.0 * count_operations(build_model(model, shape), shape).forward
 
 
-def seconds(passes: float, recipe: Recipe, on_gpu: bool) -> float:
+def seconds(passes: float, recipe: Recipe, on_gpu: bool, precision: Precision = "off") -> float:
     """The time of so many passes of the recipe's network: on a GPU of the stated rate, or measured on one core."""
     shape = size_of(recipe).shape
-    return passes * (flops_per_pass(recipe.model, shape) / GPU if on_gpu else seconds_per_pass(recipe.model, shape))
+    if on_gpu:
+        return passes * flops_per_pass(recipe.model, shape) / GPU
+    return passes * seconds_per_pass(recipe.model, shape, precision)
 
 
 def words(total: float) -> str:

@@ -22,9 +22,11 @@ class Left(NamedTuple):
 def left_of(job: Job, place: Place) -> Left:
     recipe = place.recipe(job.network)
     done = recipe.epochs if job.trained else len(Run(place.home / job.network).history())
-    passes = training_passes(recipe, recipe.epochs - done)
-    passes += sum(measure_passes(measure, recipe) for _, measure in job.missing)
-    took = seconds(passes, recipe, place.budget == "full")
+    on_gpu = place.budget == "full"
+    training = training_passes(recipe, recipe.epochs - done)
+    measures = sum(measure_passes(measure, recipe) for _, measure in job.missing)
+    took = seconds(training, recipe, on_gpu, recipe.amp) + seconds(measures, recipe, on_gpu)
+    passes = training + measures
     return Left(job.network, f"{done} of {recipe.epochs}", len(job.missing), passes / 1e6, took)
 
 
