@@ -20,7 +20,7 @@ from atent.reproduce.appendix import FIGURES, NAMES, TABLES
 from atent.reproduce.costs import flops_per_pass, measure_passes, training_passes, words
 from atent.reproduce.document import markdown
 from atent.reproduce.engine import Place, jobs, run, start_method
-from atent.reproduce.found import number
+from atent.reproduce.found import Number, number
 from atent.reproduce.networks import MADE, NETWORKS, SIZES, THREE_LAYERS_SEARCH, recipe_at
 from atent.reproduce.plan import BUDGETS, BudgetName, Figure, Measure, Network, Row
 from atent.reproduce.stand_ins import make_data
@@ -308,6 +308,13 @@ def test_the_command_prints_and_writes_the_tables_and_names_what_failed(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: mnist: no file")
     assert error.endswith("(pair-standard, pair-atent)")
+
+
+def test_a_printed_interval_contains_its_value() -> None:
+    assert str(Number(71.34, 65.46, 71.34, 10_000)) == "71.34 [65.5, 71.4]"
+    assert str(Number(71.36, 71.36, 72.0, 10_000)) == "71.36 [71.3, 72.0]"
+    assert str(Number(99.4, 99.21, 99.4, 10_000)) == "99.40 [99.2, 99.4]"
+    assert str(Number(0.0, 0.0, 0.04, 10_000)) == "0.00 [0.0, 0.0]"
 
 
 def test_status_times_trainings_in_their_own_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """A table as Markdown and as LaTeX: our number with its interval, the paper's number, and the notes."""
 
+import textwrap
 from collections.abc import Sequence
 
 from atent.reproduce.engine import Place
@@ -32,7 +33,7 @@ def cells_of(table: Table, place: Place) -> Cells:
 
 def markdown(tables: Sequence[Table], place: Place) -> str:
     """All parts of a table, with intervals (95 %), numbers of images, and notes."""
-    parts = [f"{SIZES[place.budget]} Ours: percent [95 % interval] (images)."]
+    parts = [_filled(f"{SIZES[place.budget]} Ours: percent [95 % interval] (images).")]
     for table in tables:
         head = ["training", *(name for column in table.columns for name in (f"{column}: ours", "paper"))]
         lines = [head, ["---"] + ["---:"] * (len(head) - 1), *cells_of(table, place)]
@@ -40,8 +41,16 @@ def markdown(tables: Sequence[Table], place: Place) -> str:
         parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
         parts += [curve for row in table.rows_at(place.budget) if (curve := _curve(row, place))]
         if table.notes:
-            parts.append("\n".join(f"- {note}" for note in table.notes))
+            parts.append("\n".join(_filled(note, "- ") for note in table.notes))
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _filled(text: str, bullet: str = "") -> str:
+    """The text in lines of at most 120 characters."""
+    first, rest = bullet, " " * len(bullet)
+    return textwrap.fill(
+        text, 120, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _curve(row: Row, place: Place) -> str:
@@ -51,8 +60,10 @@ def _curve(row: Row, place: Place) -> str:
     run = place.trained(row.network, weights=False) or place.home / row.network
     history = Run(run).history()
     lines = [
-        f"{row.label}, per epoch: the authors' on the test set, PGD-20 with the paper's step; ours on held-out images, "
-        "PGD-20 with steps of 2.5 eps / 20.",
+        _filled(
+            f"{row.label}, per epoch: the authors' on the test set, PGD-20 with the paper's step; ours on held-out "
+            "images, PGD-20 with steps of 2.5 eps / 20."
+        ),
         "",
         "| epoch | clean: ours | authors' | PGD-20: ours | authors' |",
         "|---:|---:|---:|---:|---:|",

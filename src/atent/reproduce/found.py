@@ -1,5 +1,6 @@
 """What is there: trainings with the same recipe, and the accuracy that finished rows give for a measure."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,10 @@ class Number(NamedTuple):
     images: int
 
     def __str__(self) -> str:
-        return f"{self.value:.2f} [{self.low:.1f}, {self.high:.1f}]"
+        """With ends of one digit; one that rounding would move past the value is rounded outwards."""
+        low = min(round(self.low, 1), math.floor(round(10 * self.value, 1)) / 10)
+        high = max(round(self.high, 1), math.ceil(round(10 * self.value, 1)) / 10)
+        return f"{self.value:.2f} [{low:.1f}, {high:.1f}]"
 
 
 def number(measure: Measure, recipe: Recipe, folders: Sequence[Path]) -> Number | None:
