@@ -46,6 +46,11 @@ TRAININGS: dict[str, tuple[str, Changes]] = {
     "gaussian": (SMOOTH, {"defense.name": "gaussian", "defense.sigma": SIGMA}),
     "consistency": (SMOOTH, {"defense.name": "consistency", "defense.sigma": SIGMA, "defense.beta": 5.0}),
     "smooth-adv": (SMOOTH, {"defense.draws": 1, "defense.steps": 4}),
+    # Both together: two draws, one step.
+    "smooth-both": (
+        SMOOTH,
+        {"defense.draws": 2, "defense.steps": 1, "defense.reach": 1.0, "defense.beta": 5.0, "defense.eta": 0.5},
+    ),
     "atent-k4": (SMOOTH, SAMPLES | {"defense.steps": 4, "defense.pull": "auto", "defense.share": 0.9}),
     "atent-k1": (SMOOTH, SAMPLES | {"defense.steps": 1, "defense.reach": 1.0}),
 }
@@ -81,7 +86,7 @@ GROUPS: dict[str, list[str]] = {
         *("l2-atent+e1.1", "l2-k5", "l2-k5+trades", "l2-k5+r6", "l2-k10+r8"),
         *(f"l2-k5+r6+e1.25{part}" for part in ("", "+t0.25", "+awp")),
     ],
-    "smoothing": ["gaussian", "consistency", "smooth-adv", "atent-k4", "atent-k1"],
+    "smoothing": ["gaussian", "consistency", "smooth-adv", "atent-k4", "atent-k1", "smooth-both"],
     "additions": [WINNER, *(f"{WINNER}+{part}" for part in ("awp", "no-averaging", "soft-labels", "gibbs"))],
 }
 

@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from atent.defenses import Consistency, Gaussian
+from atent.defenses import Consistency, Gaussian, SmoothAdv
 from atent.smoothing.noise import normal_noise
 from atent.threat import Threat
 from toys import generator, small_batch, small_network
@@ -30,3 +30,19 @@ def test_one_draw_of_consistency_without_entropy_is_gaussian_training() -> None:
     batch = (network, x, y, Threat("l2", 1.0))
     (ours,), (plain,) = Consistency(draws=1, eta=0)(*batch, generator()), Gaussian()(*batch, generator())
     torch.testing.assert_close(ours.loss, plain.loss)
+
+
+def test_smooth_adv_with_a_beta_is_consistency_at_its_points() -> None:
+    """At a radius of 0 they are x itself, elsewhere the points that SmoothAdv finds without the regularization."""
+    network, (x, y) = small_network(dropout=0).eval(), small_batch()
+    parts = {"sigma": 0.3, "draws": 2, "beta": 7.0, "eta": 0.3}
+    (ours,) = SmoothAdv(**parts)(network, x, y, Threat("l2", 0.0), generator())
+    (consistency,) = Consistency(**parts)(network, x, y, Threat("l2", 0.0), generator())
+    assert torch.equal(ours.loss, consistency.loss)
+
+    (plain,) = SmoothAdv(sigma=0.3, draws=2)(network, x, y, Threat("l2", 1.0), generator())
+    (ours,) = SmoothAdv(**parts)(network, x, y, Threat("l2", 1.0), generator())
+    (there,) = Consistency(**parts)(network, plain.x_adv, y, Threat("l2", 1.0), generator())
+    assert torch.equal(ours.x_adv, plain.x_adv)
+    torch.testing.assert_close(ours.loss, there.loss)
+    assert (ours.loss > plain.loss).all()

@@ -4,9 +4,9 @@ from torch import Generator, Tensor, nn
 
 from atent.defenses.protocols import Term, Terms
 from atent.inputs import checked
-from atent.losses import cross_entropy, divergence
 from atent.methods import Copies, Scale, Size, Tolerance, method
-from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
+from atent.smoothing.consistency import consistent
+from atent.smoothing.noise import noisy_copies, normal_noise
 from atent.threat import Threat
 
 
@@ -30,9 +30,5 @@ class Consistency:
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
         with checked(model, x, y, threat):
             copies = noisy_copies(x, normal_noise(x, self.draws, self.sigma, generator))
-            logits = model(copies)
-            log_q = log_mean(logits, self.draws)
-            each = cross_entropy(logits, y.repeat(self.draws), self.label_smoothing)
-            each = each + self.beta * divergence(logits, of=log_q.repeat(self.draws, 1))
-            entropy = -(log_q.exp() * log_q).sum(1)
-            yield Term(each.unflatten(0, (self.draws, -1)).mean(0) + self.eta * entropy, log_q, copies[: len(x)])
+            loss, log_q = consistent(model(copies), y, self.draws, self.beta, self.eta, self.label_smoothing)
+            yield Term(loss, log_q, copies[: len(x)])

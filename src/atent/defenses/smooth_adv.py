@@ -7,7 +7,8 @@ from torch import Generator, Tensor, nn
 
 from atent.defenses.protocols import Search, Term, Terms
 from atent.losses import cross_entropy
-from atent.methods import Copies, Count, Size, Start, method
+from atent.methods import Copies, Count, Scale, Size, Start, method
+from atent.smoothing.consistency import consistent
 from atent.smoothing.noise import log_mean, noisy_copies, normal_noise
 from atent.threat import Threat
 
@@ -19,12 +20,15 @@ class SmoothAdv(Search):
         x' = PGD on -log( (1/m) sum_i softmax(f(x' + d_i))_y ),   loss = (1/m) sum_i CE(f(x' + d_i), y)
 
     with the same m = `draws` draws d_i of N(0, sigma^2 I) throughout. x' stays in the threat and in the pixel box, its
-    noisy copies do not. Salman et al. 2019, https://arxiv.org/abs/1906.04584.
+    noisy copies do not. Salman et al. 2019, https://arxiv.org/abs/1906.04584. With `beta` or `eta` the regularization
+    of `consistency` is added at these copies, as in Jeong & Shin 2020, https://arxiv.org/abs/2006.04062.
     """
 
     sigma: Size = 0.25
     draws: Copies = 2
     _: KW_ONLY
+    beta: Scale = 0.0
+    eta: Scale = 0.0
     steps: Count = 4
     reach: Size = 2.0
     start: Start = "center"
@@ -44,5 +48,4 @@ class SmoothAdv(Search):
     def loss_at(self, model: nn.Module, x: Tensor, y: Tensor, found: Tensor) -> Terms:  # noqa: ARG002
         x_adv, noise = found[0], found[1:]
         logits = model(noisy_copies(x_adv, noise))
-        losses = cross_entropy(logits, y.repeat(self.draws), self.label_smoothing).unflatten(0, (self.draws, -1))
-        yield Term(losses.mean(0), log_mean(logits, self.draws), x_adv)
+        yield Term(*consistent(logits, y, self.draws, self.beta, self.eta, self.label_smoothing), x_adv)
