@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ def test_one_draw_of_consistency_without_entropy_is_gaussian_training() -> None:
 def test_smooth_adv_with_a_beta_is_consistency_at_its_points() -> None:
     """At a radius of 0 they are x itself, elsewhere the points that SmoothAdv finds without the regularization."""
     network, (x, y) = small_network(dropout=0).eval(), small_batch()
-    parts = {"sigma": 0.3, "draws": 2, "beta": 7.0, "eta": 0.3}
+    parts: dict[str, Any] = {"sigma": 0.3, "draws": 2, "beta": 7.0, "eta": 0.3}
     (ours,) = SmoothAdv(**parts)(network, x, y, Threat("l2", 0.0), generator())
     (consistency,) = Consistency(**parts)(network, x, y, Threat("l2", 0.0), generator())
     assert torch.equal(ours.loss, consistency.loss)
