@@ -74,12 +74,16 @@ CIFAR10: Changes = {
 }
 CIFAR10_ATENT: Changes = {**CIFAR10, **NOISY, "epochs": 24}
 CIFAR10_L2_ATENT: Changes = {**CIFAR10, **NOISY, "defense.pull": 0.0}
+# One step and the noise of sigma, at 1.25 times the radius as in Table 1; in eval mode, so that BatchNorm's statistics
+# are those of noisy images alone.
 CIFAR10_SMOOTH_ATENT: Changes = {
     **CIFAR10,
     "defense.steps": 1,
     "defense.reach": 1.0,
     "defense.share": 1.0,
-    "epochs": 20,
+    "defense.mode": "eval",
+    "schedule.eps_peak": 1.25,
+    "epochs": 24,
 }
 PLAIN: Changes = {key: value for key, value in CIFAR10.items() if not key.startswith("defense.")}
 TWENTY_BATCHES: Changes = {
