@@ -40,9 +40,9 @@ def draw(figure: Figure, place: Place, path: Path) -> None:
             below.axvline(drop, color=DARK, lw=1, ls=":")
         above.set(ylabel="accuracy (%)", ylim=(0, 102), title=f"{row.label}: {recipe.model}, {recipe.threat}")
         above.grid(axis="y", color="0.9")
-        above.legend(fontsize=9, loc="best")
+        above.legend(fontsize=9, loc="lower right", frameon=True, framealpha=1, edgecolor="none")
         below.set(
-            xlabel="epochs", ylabel="learning\nrate", xlim=(0, 1.02 * recipe.epochs), ylim=(0, 1.08), yticks=[0, 1]
+            xlabel="epochs", ylabel="learning rate\n/ its peak", xlim=(0, 1.02 * recipe.epochs), ylim=(0, 1.08), yticks=[0, 1]
         )
         last = history[-1] if history else {}
         facts = ", ".join(f"{label} {100 * last[key]:.2f}" for key, label, *_ in LINES if key in last)
