@@ -21,13 +21,13 @@ Arms with the part 2k have 40 epochs of 2,000 images instead, whatever the minut
 takes about half of the time on a processor that has it; the part float32 does not.
 
 Evaluation: the best epoch (2k: also the last) by PGD-40 and by the attacks of `strong` on 300 images that no arm of the
-seed trains on and that the choice of the epoch does not use. `strong` takes 4 to 12 minutes of one core; `--attacks
-PGD-40` leaves it out, to see whether any of many seeds fails. Smoothed networks are certified instead (n 10,000).
+seed trains on and that the choice of the epoch does not use. `strong` takes 12 minutes of one core. Smoothed
+networks are certified instead (n 10,000).
 """
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,6 @@ from atent.training.start import make_model
 ROWS = Path(__file__).parents[1] / "results" / "entropy.jsonl"
 RADII, DRAWS = (0.0, 0.5, 1.0, 1.5), 10_000
 EXAMPLES, BATCH = 300, 50
-ATTACKS = ("PGD-40", "strong")
 
 
 def jobs(given: argparse.Namespace) -> Iterator[list[Job]]:
@@ -79,7 +78,7 @@ def train(given: argparse.Namespace) -> None:
         runs = {job: trained(job, len(images), given.out, given.data_dir) for job in rivals}
         best = max(rivals, key=lambda job: max(epoch["robust"] for epoch in runs[job].history()))
         _, held = hold_out(images, len(images) // 12, derive(best.seed, "hold-out"))
-        right = evaluated(best, runs[best], held.take(slice(len(held) - given.examples, None)), given.attacks)
+        right = evaluated(best, runs[best], held.take(slice(len(held) - given.examples, None)))
         given.rows.parent.mkdir(parents=True, exist_ok=True)
         for job, run in runs.items():
             if not done(given.rows, job):
@@ -116,7 +115,7 @@ def row_of(job: Job, run: Run, images: int, right: dict[str, str]) -> Row:
     }
 
 
-def evaluated(job: Job, run: Run, held: Images, attacks: Sequence[str] = ATTACKS) -> dict[str, str]:
+def evaluated(job: Job, run: Run, held: Images) -> dict[str, str]:
     """Of each measure a digit for each image: 1 if it is correctly classified."""
     recipe = recipe_of(run)
     model = make_model(recipe, held)
@@ -124,21 +123,18 @@ def evaluated(job: Job, run: Run, held: Images, attacks: Sequence[str] = ATTACKS
     if recipe.smooth:
         rows = list(certified(model, held, run.folder / "certified.jsonl"))
         return {f"r {radius:g}": digits(row["radius"] >= radius for row in rows) for radius in RADII}
-    found = attacked(model, held, recipe, run.folder, "", attacks)
+    found = attacked(model, held, recipe, run.folder, "")
     if "2k" in job.arm.split("+"):
-        found |= attacked(opened(run.last, make_model(recipe, held)), held, recipe, run.folder, "last ", attacks)
+        found |= attacked(opened(run.last, make_model(recipe, held)), held, recipe, run.folder, "last ")
     return found
 
 
-def attacked(
-    model: nn.Module, held: Images, recipe: Recipe, folder: Path, which: str, attacks: Sequence[str]
-) -> dict[str, str]:
-    """Clean accuracy and that under each attack; a file of rows for each is kept in the folder."""
+def attacked(model: nn.Module, held: Images, recipe: Recipe, folder: Path, which: str) -> dict[str, str]:
+    """Clean accuracy and that under both attacks; a file of rows for each is kept in the folder."""
     strong = {"name": "cascade", "called": "strong", "attacks": suite_attacks("strong", recipe.threat)}
-    settings: dict[str, dict[str, Any]] = {"PGD-40": {"name": "pgd", "steps": 40}, "strong": strong}
     found: dict[str, str] = {}
-    for name in attacks:
-        file, attack = folder / f"{which}{name}.jsonl".replace(" ", "-"), make_attack(settings[name])
+    for name, settings in (("PGD-40", {"name": "pgd", "steps": 40}), ("strong", strong)):
+        file, attack = folder / f"{which}{name}.jsonl".replace(" ", "-"), make_attack(settings)
         rows: list[Any] = list(read_rows(file)) if file.exists() else []
         for part in evaluation_batches(len(held), BATCH):
             if part.start >= len(rows):
@@ -198,7 +194,6 @@ def arguments() -> argparse.Namespace:
             command.add_argument("--lr", type=float, nargs="+", default=[0.05])
             command.add_argument("--minutes", type=float, default=20.0, help="of one core")
             command.add_argument("--examples", type=int, default=EXAMPLES)
-            command.add_argument("--attacks", nargs="+", choices=ATTACKS, default=ATTACKS)
             command.add_argument("--data", default="mnist")
             command.add_argument("--data-dir", type=Path)
     return parser.parse_args()
