@@ -46,7 +46,7 @@ TRAININGS: dict[str, tuple[str, Changes]] = {
     "gaussian": (SMOOTH, {"defense.name": "gaussian", "defense.sigma": SIGMA}),
     "consistency": (SMOOTH, {"defense.name": "consistency", "defense.sigma": SIGMA, "defense.beta": 5.0}),
     "smooth-adv": (SMOOTH, {"defense.draws": 1, "defense.steps": 4}),
-    # Both together: two draws, one step.
+    # SmoothAdv and consistency together: two draws, one step.
     "smooth-both": (
         SMOOTH,
         {"defense.draws": 2, "defense.steps": 1, "defense.reach": 1.0, "defense.beta": 5.0, "defense.eta": 0.5},

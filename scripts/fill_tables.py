@@ -31,7 +31,7 @@ COMPARED = RESULTS / "side-by-side"
 
 
 DEMO = tuple(curve.network for curve in robustness_curve.CURVES)
-SUMMARY = (  # the network of the TRADES authors, and our best of each threat
+SUMMARY = (  # the network of the TRADES authors, those of tables 1 and 2, and those of the zoo for CIFAR-10
     "trades-authors",
     "reproduce/mnist-linf-atent",
     "reproduce/mnist-l2-atent",
@@ -59,7 +59,7 @@ def printed() -> str:
 
 
 def summary() -> str:
-    """Whole test sets under `strong`, with the model and clean accuracy."""
+    """Estimates for whole test sets under `strong`, with clean accuracy."""
     lines = ["| network | data | threat | clean % | robust % [95 %] |", "|---|---|---|---:|---:|"]
     for name in SUMMARY:
         (found,) = (one for one in estimates(RESULTS / name) if one.name == "strong")

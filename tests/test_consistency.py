@@ -1,6 +1,7 @@
 import math
 from typing import Any
 
+import pytest
 import torch
 
 from atent.defenses import Consistency, Gaussian, SmoothAdv
@@ -9,11 +10,12 @@ from atent.threat import Threat
 from toys import generator, small_batch, small_network
 
 
-def test_consistency_is_its_equation() -> None:
+@pytest.mark.parametrize(("beta", "eta"), [(7.0, 0.3), (7.0, 0.0), (0.0, 0.3)])
+def test_consistency_is_its_equation(beta: float, eta: float) -> None:
     """Jeong & Shin 2020: mean CE + lambda mean KL(mean p || p_i) + eta H(mean p), image by image in probabilities."""
     network, (x, y) = small_network(dropout=0).double().eval(), small_batch()
     x = x.double()
-    (term,) = Consistency(sigma=0.4, draws=3, beta=7, eta=0.3)(network, x, y, Threat("l2", 1.0), generator())
+    (term,) = Consistency(sigma=0.4, draws=3, beta=beta, eta=eta)(network, x, y, Threat("l2", 1.0), generator())
     noise = normal_noise(x, 3, 0.4, generator())
     expected = []
     with torch.no_grad():
@@ -22,7 +24,7 @@ def test_consistency_is_its_equation() -> None:
             q = [sum(column) / 3 for column in zip(*p, strict=True)]
             fit = sum(-math.log(one[label]) for one in p) / 3
             apart = sum(b * math.log(b / a) for one in p for a, b in zip(one, q, strict=True)) / 3
-            expected.append(fit + 7 * apart - 0.3 * sum(b * math.log(b) for b in q))
+            expected.append(fit + beta * apart - eta * sum(b * math.log(b) for b in q))
     torch.testing.assert_close(term.loss, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
 
 

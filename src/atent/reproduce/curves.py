@@ -42,7 +42,11 @@ def draw(figure: Figure, place: Place, path: Path) -> None:
         above.grid(axis="y", color="0.9")
         above.legend(fontsize=9, loc="lower right", frameon=True, framealpha=1, edgecolor="none")
         below.set(
-            xlabel="epochs", ylabel="learning rate\n/ its peak", xlim=(0, 1.02 * recipe.epochs), ylim=(0, 1.08), yticks=[0, 1]
+            xlabel="epochs",
+            ylabel="learning rate\n/ its peak",
+            xlim=(0, 1.02 * recipe.epochs),
+            ylim=(0, 1.08),
+            yticks=[0, 1],
         )
         last = history[-1] if history else {}
         facts = ", ".join(f"{label} {100 * last[key]:.2f}" for key, label, *_ in LINES if key in last)
