@@ -317,6 +317,18 @@ def test_a_printed_interval_contains_its_value() -> None:
     assert str(Number(0.0, 0.0, 0.04, 10_000)) == "0.00 [0.0, 0.0]"
 
 
+def test_the_rate_of_a_pass_is_that_of_its_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+
+    def recorded(network: torch.nn.Module, precision: str) -> torch.nn.Module:
+        used.append(precision)
+        return network
+
+    monkeypatch.setattr(costs, "accelerated", recorded)
+    assert costs.seconds_per_pass.__wrapped__("small-cnn", Shape((1, 28, 28), 10), "bf16") > 0
+    assert set(used) == {"bf16"}
+
+
 def test_status_times_trainings_in_their_own_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A training in bfloat16 has the rate of bfloat16, its measures that of float32."""
     monkeypatch.setattr(
