@@ -21,7 +21,7 @@ class SmoothAdv(Search):
 
     with the same m = `draws` draws d_i of N(0, sigma^2 I) throughout. x' stays in the threat and in the pixel box, its
     noisy copies do not. Salman et al. 2019, https://arxiv.org/abs/1906.04584. With `beta` or `eta` the regularization
-    of `consistency` is added at these copies, as in Jeong & Shin 2020, https://arxiv.org/abs/2006.04062.
+    of `consistency` (Jeong & Shin 2020, https://arxiv.org/abs/2006.04062) is added at these copies.
     """
 
     sigma: Size = 0.25
