@@ -167,6 +167,17 @@ def test_nothing_is_done_twice_and_finished_runs_are_reused(done: Path, tmp_path
     assert (done / other.network / "attack").exists()
 
 
+def test_one_folder_of_runs_is_reused_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The weights are not in results/, but rows are enough: nothing of Table 2 is missing."""
+    given = ("table2", "--budget", "cpu", "--status", "--out", str(tmp_path), "--reuse")
+    assert atent("reproduce", *given, str(ROOT / "results" / "reproduce")) == 0
+    assert "mnist" not in capsys.readouterr().out
+    assert atent("reproduce", *given, str(ROOT / "results" / "reproduce" / "mnist-linf-atent")) == 0
+    missing = capsys.readouterr().out
+    assert "mnist-linf-atent " not in missing
+    assert "mnist-linf-mart" in missing
+
+
 def test_a_network_waits_for_the_one_that_it_starts_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(
         NETWORKS, "pair-tuned", Network("mnist-linf-pgd-at", THREE_LAYERS_SEARCH, start="pair-standard")

@@ -27,7 +27,8 @@ def reproduce(
     reuse: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A run folder: used instead of a training with the same recipe, and for its rows. Repeatable."
+            help="A run folder, or a folder of them: used instead of trainings with the same recipes, and for their "
+            "rows. Repeatable."
         ),
     ] = None,
     device: Device = "cpu",
@@ -54,12 +55,10 @@ def reproduce(
         raise unknown("table or figure", name, [*NAMES, "all"])
     if budget not in BUDGETS:
         raise UserError(f"--budget {budget}; allowed: {', '.join(BUDGETS)}")
-    for folder in reuse or []:
-        if not (folder / "recipe.json").is_file():
-            raise UserError(f"--reuse {folder}: no recipe.json there; allowed: folders of atent train")
+    finished = tuple(run for folder in reuse or [] for run in _runs_in(folder))
     names = NAMES if name == "all" else (name,)
     pick_device(device)  # refuses one that is not there before any work
-    place = Place(out / budget, budget, data_dir, tuple(reuse or []), device)
+    place = Place(out / budget, budget, data_dir, finished, device)
     tables = [table for key in names for table in TABLES.get(key, ())]
     figures = [FIGURES[key] for key in names if key in FIGURES]
     rows = [row for table in tables for row in table.rows_at(place.budget)]
@@ -77,6 +76,14 @@ def reproduce(
     if failed:
         reasons = {why: [name for name in failed if failed[name] == why] for why in failed.values()}
         raise UserError("; ".join(f"{why} ({', '.join(networks)})" for why, networks in reasons.items()))
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The run in this folder, or the runs in the folders inside it."""
+    found = [file.parent for where in ("recipe.json", "*/recipe.json") for file in sorted(folder.glob(where))]
+    if not found:
+        raise UserError(f"--reuse {folder}: no recipe.json there or one folder below; allowed: folders of atent train")
+    return found
 
 
 def _print_status(todo: "Iterable[Job]", place: "Place", processes: int) -> None:
