@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from atent.data.dataset import load
+from atent.evaluation.trained import find_weights
 from atent.models import Shape
 from atent.reproduce import costs, curves, gibbs, regions
 from atent.reproduce.appendix import FIGURES, NAMES, TABLES
@@ -176,6 +177,23 @@ def test_one_folder_of_runs_is_reused_as_well(tmp_path: Path, capsys: pytest.Cap
     missing = capsys.readouterr().out
     assert "mnist-linf-atent " not in missing
     assert "mnist-linf-mart" in missing
+
+
+def test_pretrained_networks_are_not_trained_again(tmp_path: Path) -> None:
+    """At `cpu` they are those of the recipe; elsewhere, and with a run of one's own, they are not used."""
+    name = "cifar10-linf-one-step"
+    place = Place(tmp_path, "cpu")
+    network = place.trained(name)
+    assert network == Path("zoo:cifar10-linf")
+    _, recipe = find_weights(network)
+    assert recipe is not None
+    place.recipe(name).check_same(recipe, network)
+    (job,) = jobs(place, [row for row in ROWS if row.network == name])
+    assert job.trained == network
+    assert left_of(replace(job, missing=()), place).passes == 0
+    assert Place(tmp_path, "smoke").trained(name) is None
+    own = (ROOT / "results" / "zoo" / "cifar10-linf",)
+    assert replace(place, reuse=own).trained(name, weights=False) == own[0]
 
 
 def test_a_network_waits_for_the_one_that_it_starts_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

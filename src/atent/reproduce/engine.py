@@ -17,6 +17,7 @@ from atent.reproduce.networks import NETWORKS, recipe_at
 from atent.reproduce.plan import BudgetName, Measure, Row
 from atent.reproduce.work import Job, work, work_alone
 from atent.storage.run import Run
+from atent.zoo.index import PREFIX
 
 Say = Callable[[str], None]
 
@@ -37,12 +38,16 @@ class Place:
         return recipe_at(network, self.budget, self.home, self.trained(start) if start else None)
 
     def trained(self, network: str, weights: bool = True) -> Path | None:
-        """The finished run of a network: in `home`, or with the same recipe elsewhere; with its weights if needed."""
+        """The finished run of a network: in `home`, or with the same recipe elsewhere; with its weights if needed.
+
+        Or `zoo:NAME`, where the package has it.
+        """
         recipe = self.recipe(network)
         for folder in (self.home / network, *self.reuse):
             if is_trained(folder, recipe) and (Run(folder).best.exists() or not weights):
                 return folder
-        return None
+        pretrained = NETWORKS[network].zoo if self.budget == "cpu" else ""
+        return Path(f"{PREFIX}{pretrained}") if pretrained else None
 
     def folders(self, row: Row) -> list[Path]:
         """Where rows of this row of a table may be."""

@@ -134,7 +134,7 @@ NETWORKS: dict[str, Network] = {
     "cifar10-linf-trades": Network("cifar10-linf-trades", CIFAR10),
     "cifar10-linf-mart": Network("cifar10-linf-mart", CIFAR10),
     "cifar10-linf-atent": Network("cifar10-linf-atent-paper", CIFAR10_ATENT),
-    "cifar10-linf-one-step": Network("cifar10-linf-zoo", {}),
+    "cifar10-linf-one-step": Network("cifar10-linf-zoo", {}, zoo="cifar10-linf"),
     "cifar10-linf-atent-wide": Network("cifar10-linf-atent-paper", TWENTY_BATCHES),
     "cifar10-l2-pgd-at": Network("cifar10-l2-pgd-at", CIFAR10),
     "cifar10-l2-mma": Network("cifar10-l2-mma", CIFAR10),

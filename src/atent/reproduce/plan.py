@@ -17,13 +17,15 @@ FULL_CERTIFIED = 500
 class Network:
     """A training: a recipe with its changes at each budget, and the network whose weights it starts from.
 
-    `full` has no changes where the recipe is the paper's setting. `smoke` has those of `cpu` and its own on top.
+    `full` has no changes where the recipe is the paper's setting. `smoke` has those of `cpu` and its own on top. `zoo`
+    is the pretrained network of this training at `cpu`.
     """
 
     recipe: str
     cpu: Changes
     full: Changes = field(default_factory=dict)
     start: str | None = None
+    zoo: str = ""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from atent.training.options import TrainingOptions
 
 @dataclass(frozen=True)
 class Job:
-    """A network, and what is missing of it: its training (unless `trained` is a finished run) and measures.
+    """A network, and what is missing of it: its training (unless `trained` is a run or `zoo:NAME`) and measures.
 
     The measures are in rows of tables, because the last weights have a folder of rows of their own.
     """
