@@ -8,6 +8,7 @@ from textwrap import fill
 
 import ablation
 import entropy_table
+import one_coordinate
 import robustness_curve
 import searches
 import side_by_side
@@ -103,6 +104,10 @@ def climbed() -> str:
     return searches.table(list(read_rows(RESULTS / "searches.jsonl")))
 
 
+def pulled() -> str:
+    return one_coordinate.table(list(read_rows(one_coordinate.ROWS)))
+
+
 def compared() -> str:
     return side_by_side.table(COMPARED, RESULTS / "trades-authors")
 
@@ -141,7 +146,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/atent.md": {"ablation": ablated, "our result": result_sentence("atent")},
     "docs/entropy.md": {"arms": arms},
     "docs/search.md": {"searches": climbed},
-    "docs/paper-tables.md": {name: of_the_paper(name) for name in TABLES},
+    "docs/paper-tables.md": {**{name: of_the_paper(name) for name in TABLES}, "one coordinate": pulled},
     "docs/zoo.md": {"networks": pretrained},
     "docs/standard.md": {"our result": result_sentence("sgd")},
     **{
