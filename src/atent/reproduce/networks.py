@@ -73,7 +73,8 @@ CIFAR10: Changes = {
     "defense.reach": 1.25,
 }
 CIFAR10_ATENT: Changes = {**CIFAR10, **NOISY, "epochs": 24}
-CIFAR10_L2_ATENT: Changes = {**CIFAR10, **NOISY, "defense.pull": 0.0}
+CIFAR10_L2: Changes = {**CIFAR10, "epochs": 10}
+CIFAR10_L2_ATENT: Changes = {**CIFAR10_L2, **NOISY, "defense.pull": 0.0}
 # One step and the noise of sigma, at 1.25 times the radius as in Table 1; in eval mode, so that BatchNorm's statistics
 # are those of noisy images alone.
 CIFAR10_SMOOTH_ATENT: Changes = {
@@ -130,13 +131,14 @@ NETWORKS: dict[str, Network] = {
     "mnist-linf-mart": Network("mnist-linf-mart", MNIST_LINF),
     "mnist-linf-atent": Network("mnist-linf-atent-paper", MNIST_LINF_ATENT),
     "mnist-linf-atent-faithful": Network("mnist-linf-atent-paper", FAITHFUL, FAITHFUL),
+    "mnist-linf-pretrained": Network("mnist-linf-zoo", {}, zoo="mnist-linf"),
     "cifar10-linf-pgd-at": Network("cifar10-linf-pgd-at", {**CIFAR10, "defense.mode": "eval"}),
     "cifar10-linf-trades": Network("cifar10-linf-trades", CIFAR10),
-    "cifar10-linf-mart": Network("cifar10-linf-mart", CIFAR10),
+    "cifar10-linf-mart": Network("cifar10-linf-mart", {**CIFAR10, "epochs": 8}),  # as many passes as 12 of PGD-AT
     "cifar10-linf-atent": Network("cifar10-linf-atent-paper", CIFAR10_ATENT),
     "cifar10-linf-one-step": Network("cifar10-linf-zoo", {}, zoo="cifar10-linf"),
     "cifar10-linf-atent-wide": Network("cifar10-linf-atent-paper", TWENTY_BATCHES),
-    "cifar10-l2-pgd-at": Network("cifar10-l2-pgd-at", CIFAR10),
+    "cifar10-l2-pgd-at": Network("cifar10-l2-pgd-at", CIFAR10_L2),
     "cifar10-l2-mma": Network("cifar10-l2-mma", CIFAR10),
     "cifar10-l2-atent": Network("cifar10-l2-atent-paper", CIFAR10_L2_ATENT),
     "cifar10-smooth-trades": Network("cifar10-smooth-trades", CIFAR10),
