@@ -61,8 +61,8 @@ def _curve(row: Row, place: Place) -> str:
     history = Run(run).history()
     lines = [
         _filled(
-            f"{row.label}, per epoch: the authors' on the test set, PGD-20 with the paper's step; ours on held-out "
-            "images, PGD-20 with steps of 2.5 eps / 20."
+            f"{row.label}, per epoch: the authors' on the test set, PGD-20 with a step that their log does not "
+            "state; ours on held-out images, PGD-20 with steps of 2.5 eps / 20."
         ),
         "",
         "| epoch | clean: ours | authors' | PGD-20: ours | authors' |",

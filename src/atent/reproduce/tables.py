@@ -163,8 +163,12 @@ TABLE3 = Table(
     (
         "The paper's network is WRN-34-10, ours at `cpu` ResNet-20, so the numbers are not comparable; the row of 20 "
         "batches only shows that the path works.",
-        "One noisy step is no row of the paper. It is the cheapest training that we found for a CPU. ATENT with one "
-        "step from a start in a ball of two radii is the same.",
+        "At `cpu` PGD-AT and TRADES have 12 epochs of two steps, MART 8, ATENT 24 of two steps with noise of half a "
+        "step. So the rows compare trainings. ATENT with the 12 epochs of PGD-AT, which differs from it in the noise "
+        "alone, is the row `from scratch` of the table on fine-tuning.",
+        "One noisy step is no row of the paper: 36 epochs. In a short trial it was better than two steps of PGD for "
+        "the same passes. `atent` with one step of one radius, a start in two radii, no noise and no projection is "
+        "the same.",
         "The paper counts 48 million parameters of WRN-34-10; it has 46,160,474 (the count includes a block that is "
         "built and never used).",
         "The paper's gamma 1/.0031 is a typo for 1/.031, its eps.",
