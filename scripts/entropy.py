@@ -34,7 +34,6 @@ from typing import Any
 from entropy_arms import GROUPS, SIGMA, Job, changes_of, recipe_for
 from entropy_table import Row, mean, table
 from equal_budget import time_of
-from monitors import opened
 from torch import nn
 
 from atent.attacks import make_attack
@@ -125,7 +124,8 @@ def evaluated(job: Job, run: Run, held: Images) -> dict[str, str]:
         return {f"r {radius:g}": digits(row["radius"] >= radius for row in rows) for radius in RADII}
     found = attacked(model, held, recipe, run.folder, "")
     if "2k" in job.arm.split("+"):
-        found |= attacked(opened(run.last, make_model(recipe, held)), held, recipe, run.folder, "last ")
+        load_weights(model, run.last)
+        found |= attacked(model, held, recipe, run.folder, "last ")
     return found
 
 

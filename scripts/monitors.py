@@ -32,11 +32,10 @@ from atent.data.dataset import load
 from atent.data.images import Images, hold_out
 from atent.evaluation.attack import attack_batch
 from atent.losses import margin
+from atent.models.weights import load_weights
 from atent.network import answers, borrowed
-from atent.optim.averaging import averaged
 from atent.randomness import derive
-from atent.recipe import Recipe, load_recipe, parse_recipe
-from atent.storage.files import load_tensors, take_part
+from atent.recipe import Recipe, load_recipe
 from atent.training.fit import fit
 from atent.training.start import make_model
 from atent.training.state import State
@@ -124,19 +123,6 @@ def checkpoints(training: str, runs: Path, data_dir: Path | None) -> list[Path]:
     return files
 
 
-def opened(file: Path, model: nn.Module) -> nn.Module:
-    """The averaged network of a checkpoint, or its network if there is no average."""
-    tensors, info = load_tensors(file)
-    decay = parse_recipe(info["recipe"], str(file)).averaging
-    if not decay:
-        model.load_state_dict(take_part(tensors, ""))
-        return model
-    average = averaged(model, decay)
-    average.load_state_dict(take_part(tensors, "average"))
-    inside: nn.Module = average.module
-    return inside
-
-
 def attacked(name: str, settings: Row, model: nn.Module, images: Images, indices: list[int], threat: str) -> Row:
     began = time.process_time()
     found = attack_batch(model, images, indices, make_attack(settings), threat)
@@ -153,7 +139,8 @@ def measure(given: argparse.Namespace) -> None:
     _, held = hold_out(train, recipe.validation, derive(recipe.seed, "hold-out"))
     held = held.take(slice(given.images))
     for epoch, file in reversed(list(enumerate(files, 1))):  # the late ones decide
-        model = opened(file, make_model(recipe, held))
+        model = make_model(recipe, held)
+        load_weights(model, file)
         known = [row for row in rows() if (row["training"], row["epoch"]) == (given.training, epoch)]
 
         while step := next_attack(known, len(held), given.block):

@@ -105,9 +105,11 @@ def test_radius_zero_gives_x(name: str, threat: Threat) -> None:
 
 @rows
 def test_misclassified_examples_come_back_as_they_are(name: str, threat: Threat) -> None:
+    """But for those of a smoothed network: its predictions are random, so all are attacked (test_smoothing.py)."""
     model, (x, _) = small_network().eval(), small_batch()
     wrong = (model(x).argmax(1) + 1) % 3
-    assert torch.equal(quick(name)(attackable(name, model), x, wrong, threat, generator()), x)
+    points = quick(name)(attackable(name, model), x, wrong, threat, generator())
+    assert torch.equal(points, x) is (name != "smooth-pgd")
 
 
 EXACT: dict[str, dict[str, Any]] = {

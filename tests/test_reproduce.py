@@ -4,6 +4,7 @@ import math
 import os
 import random
 import re
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from atent.data.dataset import load
+from atent.evaluation.estimate import estimates
 from atent.evaluation.trained import find_weights
 from atent.models import Shape
 from atent.reproduce import costs, curves, gibbs, regions
@@ -21,7 +23,7 @@ from atent.reproduce.appendix import FIGURES, NAMES, TABLES
 from atent.reproduce.costs import flops_per_pass, measure_passes, training_passes, words
 from atent.reproduce.document import markdown
 from atent.reproduce.engine import Place, jobs, run, start_method
-from atent.reproduce.found import Number, number
+from atent.reproduce.found import Evidence, Number, number, read_headers
 from atent.reproduce.networks import MADE, NETWORKS, SIZES, THREE_LAYERS_SEARCH, recipe_at
 from atent.reproduce.plan import BUDGETS, BudgetName, Figure, Measure, Network, Row
 from atent.reproduce.stand_ins import make_data
@@ -149,6 +151,27 @@ def test_tables_have_all_numbers_and_the_notes(done: Path) -> None:
     assert "| 3 | not measured | 5.00 | not measured | 6.00 |" in markdown([curve], place)
     missing = markdown([SHORT], short_place(done / "nothing"))
     assert missing.count("not measured") == 6
+
+
+def test_the_numbers_of_a_row_are_of_one_network(done: Path, tmp_path: Path) -> None:
+    """That of the first rows, or a given one; rows of other networks, data or confidence do not count."""
+    place, (ours, other) = short_place(done), SHORT.rows
+    recipe, measures = place.recipe(ours.network), [measure.at("smoke") for measure in ours.cells.values()]
+    folders = [done / other.network, done / ours.network]
+    assert [number(one, recipe, folders) for one in measures] == [place.number(other, one) for one in measures]
+    header = next(read_headers(done / ours.network))
+    mine = [number(one, recipe, folders, header["weights"]) for one in measures]
+    assert mine == [place.number(ours, one) for one in measures]
+    assert None not in mine
+    for changed in (recipe.model_copy(update={"data": "other"}), recipe.model_copy(update={"smooth": 0.5})):
+        assert {number(one, changed, folders) for one in measures} == {None}
+    copied = tmp_path / "copied"
+    shutil.copytree(done / ours.network, copied)
+    (sample,) = (copied / "sample").glob("*.jsonl")
+    assert [one.confidence for one in Evidence.of(recipe, [copied], None).estimates()] == [0.95]
+    sample.write_bytes(sample.read_bytes().replace(b'"confidence": 0.95', b'"confidence": 0.5'))
+    assert [one.confidence for one in estimates(copied)] == [0.5]
+    assert not list(Evidence.of(recipe, [copied], None).estimates())
 
 
 def test_nothing_is_done_twice_and_finished_runs_are_reused(done: Path, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_the_estimate_is_the_survivors_times_one_minus_the_break_rate() -> None:
     law = Law(images=1000, survivors=900, batch=100)
     low, high = law.bounds([10, 20])
     assert law.estimate([10, 20]) == (81.0, (900 - high) / 10, (900 - low) / 10)
-    assert law.estimate([]) == (45.0, 0.0, 90.0)
+    assert law.estimate([]) == (90.0, 0.0, 90.0)  # what phase one measured; nothing was drawn
 
 
 def test_it_is_known_beforehand_how_many_draws_the_best_case_needs() -> None:

@@ -9,7 +9,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from atent.ascent import ascend, last, noise_for
-from atent.attacks import Attack, Pgd, SmoothPgd
+from atent.attacks import Attack, Cascade, Pgd, SmoothPgd
 from atent.data.dataset import load
 from atent.data.images import hold_out
 from atent.defenses import Atent, Gaussian, SmoothAdv, Trades, TradesSmooth
@@ -227,6 +227,18 @@ def test_a_smoothed_network_is_attacked_and_evaluated_as_such(attack: Attack) ->
         expected = Smoothed(network, 1.0, draws=64)(x).argmax(1).tolist()
         assert expected != network(x).argmax(1).tolist()
     assert [row["clean"] for row in rows] == expected
+
+
+@pytest.mark.parametrize("attack", [SmoothPgd(steps=2), Cascade((Pgd(steps=2),))], ids=["smooth-pgd", "cascade"])
+def test_every_image_of_a_randomized_network_is_attacked(attack: Attack) -> None:
+    """Also where one prediction is wrong already: the one that decides whether it is robust may be right."""
+    x, _ = small_batch(40)
+    smoothed = Smoothed(small_network(dropout=0).eval(), 3.0, draws=1)
+    y = torch.arange(40) % 3
+    with torch.no_grad():
+        assert (smoothed(x).argmax(1) != y).sum() > 10
+    points = attack(smoothed, x, y, Threat("l2", 0.4), generator())
+    assert ((points - x).flatten(1).abs().amax(1) > 0).all()
 
 
 def test_smooth_pgd_wants_a_smoothed_network() -> None:

@@ -17,6 +17,7 @@ from atent.errors import UserError
 from atent.evaluation.target import open_target
 from atent.losses import cross_entropy
 from atent.models import MODELS, Shape
+from atent.models.weights import read_weights
 from atent.recipe import load_recipe, recipe_of
 from atent.storage.files import load_tensors
 from atent.storage.recipe_files import recipe_names
@@ -104,6 +105,9 @@ def test_averaged_weights_are_what_is_kept(tmp_path: Path) -> None:
     name = "classifier.fc3.weight"
     assert torch.equal(best[name], last[f"average//module.{name}"])
     assert not torch.equal(best[name], last[name])
+    evaluated = read_weights(run.last)  # `atent attack RUN/last.safetensors` attacks what the monitor evaluated
+    assert evaluated.keys() == best.keys()
+    assert all(torch.equal(evaluated[name], best[name]) for name in best)
 
 
 def test_the_test_set_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from atent import moved
 
-__version__ = "0.1.0.dev2"
+__version__ = "0.1.0.dev3"
 
 _NAMES = {
     name.name: line.module

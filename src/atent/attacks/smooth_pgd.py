@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from atent.ascent import ascend
-from atent.attacks.early_stopping import still_right
 from atent.attacks.protocols import named
 from atent.errors import UserError
 from atent.inputs import checked
@@ -25,7 +24,8 @@ class SmoothPgd:
 
         x'_{k+1} = P(x'_k + step d(grad -log( (1/m) sum_i softmax(f(x'_k + d_i))_y )))
 
-    with the same m draws d_i of the noise at every step. Salman et al. 2019, https://arxiv.org/abs/1906.04584.
+    with the same m draws d_i of the noise at every step. Every image is attacked, also where one prediction is wrong
+    already: that of the next draws may be right. Salman et al. 2019, https://arxiv.org/abs/1906.04584.
     """
 
     steps: Count = 20
@@ -44,15 +44,9 @@ class SmoothPgd:
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
         with checked(model, x, y, threat) as threat, borrowed(model):
-            _smoothed(model)
-            x_adv = x.clone()
-            right = still_right(model, x, y)
-            if right.any():
-                x_adv[right] = self.search_all(model, x[right], y[right], threat, generator)
-        return x_adv
+            return self.search_all(model, x, y, threat, generator)
 
     def search_all(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
-        """The points for all images, also for those that are misclassified already."""
         smoothed = _smoothed(model)
         noise = normal_noise(x, smoothed.draws, smoothed.sigma, generator)
 

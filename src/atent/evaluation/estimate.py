@@ -61,9 +61,13 @@ class Estimated(NamedTuple):
     def __str__(self) -> str:
         """The verdict in one line."""
         value, low, high = self.estimate
-        level = "" if self.confidence == USUAL else f" at {100 * self.confidence:.6g} %"
         sizes = f"({self.whole:,} + {self.drawn:,} images)"
-        return f"{self.name}, {self.threat}, whole test set {value:.2f} [{low:.2f}, {high:.2f}]{level} {sizes}"
+        return f"{self.name}, {self.threat}, whole test set {value:.2f} [{low:.2f}, {high:.2f}]{self.level} {sizes}"
+
+    @property
+    def level(self) -> str:
+        """The confidence of the interval in words, if it is not the usual one."""
+        return "" if self.confidence == USUAL else f" at {100 * self.confidence:.6g} %"
 
 
 def estimate_target(

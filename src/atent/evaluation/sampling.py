@@ -205,9 +205,9 @@ class Law:
         return self.survivors - most_unbroken, self._tests[0].largest(look, broken)
 
     def estimate(self, broken: Sequence[int]) -> Estimate:
-        """The accuracy of the whole test set, worst case of both phases."""
+        """The accuracy of the whole test set, worst case of both phases; before any draw, that of phase one."""
         low, high = self.bounds(broken)
-        likely = self.survivors * broken[-1] / self.looks[len(broken) - 1] if broken else (low + high) / 2
+        likely = self.survivors * broken[-1] / self.looks[len(broken) - 1] if broken else low
         return self._accuracy(min(max(likely, low), high), low, high)
 
     def expected_draws(self, goal: Goal, rate: float = 0.0) -> int:

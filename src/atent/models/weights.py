@@ -16,7 +16,7 @@ from atent.storage.run import Run
 from atent.zoo.index import is_zoo, weights_file
 
 _WRAPPED = ("state_dict", "model_state_dict", "model")  # the usual keys of the weights in files of training scripts
-_PREFIX = "module."  # DataParallel's
+_PREFIX = "module."  # DataParallel's and AveragedModel's
 
 
 def load_weights(model: nn.Module, path: Path, reset: Iterable[str] = ()) -> str:
@@ -75,17 +75,24 @@ def _misfit(where: str, name: str, reason: str, start: str) -> UserError:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors in a weights file, a run folder or `zoo:NAME`, by name."""
+    """The tensors in a weights file, a run folder or `zoo:NAME`, by name. Of a checkpoint, those that are evaluated."""
     if is_zoo(path):
         path = weights_file(path)
     path = Run(path).best if path.is_dir() else path
     if not path.is_file():
         raise UserError(f"no weights at {path}; expected a run folder of atent train, a weights file, or zoo:NAME")
     if path.suffix == ".safetensors":
-        return take_part(load_tensors(path)[0], "")
+        return _result(load_tensors(path)[0])
     if path.suffix in (".pt", ".pth"):
         return _read_pickled(path)
     raise unknown("kind of weights file", path.name, [".safetensors", ".pt", ".pth"])
+
+
+def _result(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights in a file of ours; of a checkpoint with averaged weights, these (`State.result`)."""
+    average = take_part(tensors, "average")
+    inside = {name.removeprefix(_PREFIX): tensor for name, tensor in average.items() if name.startswith(_PREFIX)}
+    return inside or take_part(tensors, "")
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:

@@ -96,7 +96,7 @@ def _estimate(one: "Estimated") -> Record:
     place = {"network": one.run, "weights": one.weights, "variant": one.variant or None}
     place |= {"data": one.data, "threat": one.threat}
     accuracy = {"images": one.whole, "robust": value, "low": low, "high": high}
-    return {"kind": "estimate", **place, "method": one.name, **accuracy, "file": _path(one.path)}
+    return {"kind": "estimate", **place, "method": f"{one.name}{one.level}", **accuracy, "file": _path(one.path)}
 
 
 def _certificates(one: Certified) -> Iterator[Record]:

@@ -8,7 +8,6 @@ from atent.reproduce.tables import (
     CLEAN,
     FEW,
     MAIN,
-    OTHER,
     SELECTED,
     STRONG,
     TABLE1,
@@ -40,9 +39,9 @@ TABLE4 = (
         "Table 4: CIFAR-10, l2",
         ("clean", *PLAIN_L2, "strong"),
         (
-            row("PGD-AT", "cifar10-l2-pgd-at", PLAIN_L2, (83.25, 66.69, 46.11), MAIN, None),
+            row("PGD-AT", "cifar10-l2-pgd-at", PLAIN_L2, (83.25, 66.69, 46.11), MAIN),
             row("MMA", "cifar10-l2-mma", PLAIN_L2, (88.92, 66.81, 37.22), budgets=("full",)),
-            row("ATENT", "cifar10-l2-atent", PLAIN_L2, (85.44, 65.12, 47.38), MAIN, None),
+            row("ATENT", "cifar10-l2-atent", PLAIN_L2, (85.44, 65.12, 47.38), MAIN),
         ),
         (
             "The paper's PGD-AT and MMA are WRN-28-4; its ATENT, printed as ResNet-20, was a ResNet-18. Ours at `cpu` "
@@ -145,8 +144,8 @@ FINETUNE = Table(
     "Fine-tuning: CIFAR-10, linf 8/255, a standard network tuned by ATENT at learning rate 1e-4",
     ("clean", *TUNED, "strong"),
     (
-        row("fine-tuned", "cifar10-linf-finetune", TUNED, (None, 52.1), OTHER, None),
-        row("from scratch in the same time", "cifar10-linf-scratch", TUNED, (), OTHER, None),
+        row("fine-tuned", "cifar10-linf-finetune", TUNED, (None, 52.1)),
+        row("from scratch in the same time", "cifar10-linf-scratch", TUNED, ()),
     ),
     (
         "The paper's network is WRN-34-10, fine-tuned for 20 epochs; ours at `cpu` is ResNet-20.",

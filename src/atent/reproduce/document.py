@@ -25,7 +25,7 @@ def cells_of(table: Table, place: Place) -> Cells:
         for column in table.columns:
             measure = row.cells.get(column)
             found = place.number(row, measure) if measure else None
-            ours = "" if measure is None else MISSING if found is None else f"{found} ({found.images:,})"
+            ours = "" if measure is None else MISSING if found is None else f"{found} ({found.counted})"
             line += [ours, f"{row.paper[column]:.2f}" if column in row.paper else ""]
         lines.append(line)
     return lines

@@ -17,7 +17,7 @@ from atent.reproduce.networks import NETWORKS, recipe_at
 from atent.reproduce.plan import BudgetName, Measure, Row
 from atent.reproduce.work import Job, work, work_alone
 from atent.storage.run import Run
-from atent.zoo.index import PREFIX
+from atent.zoo.index import PREFIX, entry_of, is_zoo
 
 Say = Callable[[str], None]
 
@@ -57,7 +57,9 @@ class Place:
         return [self.home / row.folder, *(folder.with_name(folder.name + end) for folder in same)]
 
     def number(self, row: Row, measure: Measure) -> Number | None:
-        return number(measure.at(self.budget), self.recipe(row.network), self.folders(row))
+        trained = self.trained(row.network)
+        pretrained = entry_of(trained).weights if is_zoo(trained) else None
+        return number(measure.at(self.budget), self.recipe(row.network), self.folders(row), pretrained)
 
     def job(self, network: str, rows: Iterable[Row], *, keep_weights: bool = False) -> Job | None:
         """What is missing of a network for these rows; None if nothing is. `keep_weights`: its weights are needed."""

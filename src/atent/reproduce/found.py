@@ -1,20 +1,21 @@
 """What is there: trainings with the same recipe, and the accuracy that finished rows give for a measure."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from atent.attacks import make_attack
 from atent.errors import UserError
-from atent.evaluation.estimate import DRAWN, USUAL, estimates
+from atent.evaluation.estimate import DRAWN, USUAL, Estimated, estimates
 from atent.evaluation.sampling import Goal, Law
 from atent.evaluation.suites import FIRST
 from atent.methods import completed, written_out
 from atent.recipe import Recipe, recipe_of
 from atent.reproduce.networks import size_of
 from atent.reproduce.plan import Measure
-from atent.storage.certificates import certified
+from atent.smoothing.stopping import Smoothing
+from atent.storage.certificates import Certified, certified
 from atent.storage.row_file import finished_files
 from atent.storage.row_format import Content
 from atent.storage.rows import ATTACK, Rate, Row, clean_rate, robust_rate
@@ -23,12 +24,16 @@ from atent.threat import Threat
 
 
 class Number(NamedTuple):
-    """An accuracy in percent with its 95 % interval, and the number of images."""
+    """An accuracy in percent with its 95 % interval, and the number of images.
+
+    Of an estimate, `drawn` images were attacked by all of `strong`, the others by its first attack alone.
+    """
 
     value: float
     low: float
     high: float
     images: int
+    drawn: int | None = None
 
     def __str__(self) -> str:
         """With ends of one digit; one that rounding would move past the value is rounded outwards."""
@@ -36,19 +41,78 @@ class Number(NamedTuple):
         high = max(round(self.high, 1), math.ceil(round(10 * self.value, 1)) / 10)
         return f"{self.value:.2f} [{low:.1f}, {high:.1f}]"
 
+    @property
+    def counted(self) -> str:
+        """The number of images, and of an estimate that of the drawn ones."""
+        return f"{self.images:,}" if self.drawn is None else f"{self.images:,} + {self.drawn:,}"
 
-def number(measure: Measure, recipe: Recipe, folders: Sequence[Path]) -> Number | None:
+
+class Evidence(NamedTuple):
+    """The rows of one network on its data, in float32, smoothed as its recipe says, with seed 0.
+
+    `network` is the sha256 of its weights; None: that of the first rows in the folders. Rows of another network, such
+    as the same training on another machine, do not count.
+    """
+
+    recipe: Recipe
+    folders: Sequence[Path]
+    network: str | None
+
+    @classmethod
+    def of(cls, recipe: Recipe, folders: Sequence[Path], network: str | None) -> "Evidence":
+        first = (str(header["weights"]) for folder in folders for header in read_headers(folder))
+        return cls(recipe, folders, network or next(first, None))
+
+    def attacks(self) -> Iterator[Content[Row]]:
+        for folder in self.folders:
+            for _, found in finished_files(ATTACK, folder, _silent):
+                if self._has(found.header) and found.header.get("smooth", 0.0) == self.recipe.smooth:
+                    yield found
+
+    def estimates(self) -> Iterator[Estimated]:
+        wanted = (self.network, _name(self.recipe.data), "", USUAL)
+        for folder in self.folders:
+            for one in estimates(folder, _silent):
+                if (one.weights, _name(one.data), one.variant, one.confidence) == wanted:
+                    yield one
+
+    def certificates(self) -> Iterator[Certified]:
+        return (one for folder in self.folders for one in certified(folder, _silent) if self._has(one.header))
+
+    def _has(self, header: Mapping[str, Any]) -> bool:
+        given = (header["weights"], _name(header["data"]), header.get("amp"), header.get("seed", 0))
+        return given == (self.network, _name(self.recipe.data), None, 0)
+
+
+def read_headers(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """Those of the finished files of attacks and certificates in a run folder."""
+    for _, found in finished_files(ATTACK, folder, _silent):
+        yield found.header
+    for one in certified(folder, _silent):
+        yield one.header
+
+
+def _silent(_: str) -> None:
+    """Damaged and unfinished files are left out: what they would give is missing, and is made again."""
+
+
+def _name(data: str) -> str:
+    return Path(data).name
+
+
+def number(measure: Measure, recipe: Recipe, folders: Sequence[Path], network: str | None = None) -> Number | None:
     """The accuracy that the rows in these folders give; None if they are not finished or not there."""
+    source = Evidence.of(recipe, folders, network)
     if measure.kind == "clean":
-        largest = max(_attacks(folders), key=lambda found: len(found.rows), default=None)
+        largest = max(source.attacks(), key=lambda found: len(found.rows), default=None)
         return largest and _number(clean_rate(largest.rows), len(largest.rows))
     if measure.kind == "certified":
-        return _certified(measure, folders)
+        return _certified(measure, source)
     threat = Threat.parse(measure.threat or recipe.threat)
     images = measure.images or size_of(recipe).test
     if measure.kind == "strong":
-        return _estimated(measure.within, threat, images, folders)
-    rows = _rows(dict(measure.attack), threat, images, folders)
+        return _estimated(measure.within, threat, images, source)
+    rows = _rows(dict(measure.attack), threat, images, source)
     return _number(robust_rate(rows), len(rows)) if rows else None
 
 
@@ -56,19 +120,13 @@ def _number(found: Rate, images: int) -> Number:
     return Number(100 * found.value, 100 * found.low, 100 * found.high, images)
 
 
-def _attacks(folders: Iterable[Path]) -> Iterator[Content[Row]]:
-    for folder in folders:
-        for _, found in finished_files(ATTACK, folder, lambda _: None):
-            yield found
-
-
-def _rows(settings: dict[str, Any], threat: Threat, images: int, folders: Sequence[Path]) -> list[Row]:
+def _rows(settings: dict[str, Any], threat: Threat, images: int, source: Evidence) -> list[Row]:
     """The rows of an attack with these settings on so many images; none if they are not there."""
     attack = make_attack(settings)
     ours = written_out(settings, attack)
     fitting = (
         found.rows
-        for found in _attacks(folders)
+        for found in source.attacks()
         if len(found.rows) == images
         and completed(found.header.get("attack", {}), ours, attack) == _as_read(ours)
         and Threat.parse(found.header["threat"]) == threat
@@ -83,31 +141,31 @@ def _as_read(value: Any) -> Any:
     return [_as_read(inside) for inside in value] if isinstance(value, list | tuple) else value
 
 
-def _estimated(within: float, threat: Threat, images: int, folders: Sequence[Path]) -> Number | None:
+def _estimated(within: float, threat: Threat, images: int, source: Evidence) -> Number | None:
     """The estimate by `strong`. Where the first phase settles it there is no sample, and its rows give the interval."""
-    first = _rows({"name": "cascade", "attacks": [FIRST]}, threat, images, folders)
+    first = _rows({"name": "cascade", "attacks": [FIRST]}, threat, images, source)
     if not first:
         return None
-    goal, survivors = Goal(within), sum(row["robust"] for row in first)
-    found = [Law(len(first), survivors, DRAWN, USUAL).estimate([])]
-    found += [
-        one.estimate
-        for folder in folders
-        for one in estimates(folder, lambda _: None)
+    survivors = sum(row["robust"] for row in first)
+    drawn = [(Law(len(first), survivors, DRAWN, USUAL).estimate([]), 0)]
+    drawn += [
+        (one.estimate, one.drawn)
+        for one in source.estimates()
         if (one.name, one.threat, one.whole) == ("strong", str(threat), len(first))
     ]
-    best = min(found, key=lambda estimate: estimate.half_width)
-    return Number(*best, len(first)) if goal.reached(best) or not survivors else None
+    best, count = drawn[-1]
+    return Number(*best, len(first), count) if Goal(within).reached(best) or not survivors else None
 
 
-def _certified(measure: Measure, folders: Sequence[Path]) -> Number | None:
-    for folder in folders:
-        for one in certified(folder, lambda _: None):
-            same = all(one.header[key] == value for key, value in measure.attack.items())
-            radii = {name: radius for radius, name in one.radii}
-            wanted = str(Threat.parse(measure.covers))
-            if same and len(one.rows) == measure.images and wanted in radii:
-                return _number(one.accuracy(radii[wanted] if measure.threat else 0.0), len(one.rows))
+def _certified(measure: Measure, source: Evidence) -> Number | None:
+    how, total = Smoothing(**measure.attack), size_of(source.recipe).test
+    every = max(total // (measure.images or total), 1)
+    wanted = {"sigma": how.sigma, "n": how.n, "alpha": how.alpha, "every": every}
+    for one in source.certificates():
+        radii = {name: radius for radius, name in one.radii}
+        covered = str(Threat.parse(measure.covers))
+        if wanted.items() <= one.header.items() and len(one.rows) == measure.images and covered in radii:
+            return _number(one.accuracy(radii[covered] if measure.threat else 0.0), len(one.rows))
     return None
 
 
