@@ -18,19 +18,19 @@ from atent.data.dataset import load
 from atent.evaluation.estimate import estimates
 from atent.evaluation.trained import find_weights
 from atent.models import Shape
-from atent.reproduce import costs, curves, gibbs, regions
+from atent.reproduce import costs, curves, gibbs, networks, regions
 from atent.reproduce.appendix import FIGURES, NAMES, TABLES
 from atent.reproduce.costs import flops_per_pass, measure_passes, training_passes, words
 from atent.reproduce.document import markdown
 from atent.reproduce.engine import Place, jobs, run, start_method
-from atent.reproduce.found import Evidence, Number, number, read_headers
+from atent.reproduce.found import Evidence, Number, number, read_headers, same_recipe
 from atent.reproduce.networks import MADE, NETWORKS, SIZES, THREE_LAYERS_SEARCH, recipe_at
 from atent.reproduce.plan import BUDGETS, BudgetName, Figure, Measure, Network, Row
 from atent.reproduce.stand_ins import make_data
 from atent.reproduce.status import left_of
 from atent.reproduce.tsne import affinities, conditional, embed, gradient, squared_distances
 from atent.reproduce.work import work
-from atent.storage.files import read_rows
+from atent.storage.files import read_rows, write_json
 from atent.storage.run import Run
 from short_table import SHORT, make_short_table, short_place
 from test_cli import assert_refused, atent
@@ -59,6 +59,22 @@ def test_every_network_has_a_recipe_at_every_budget(budget: BudgetName, tmp_path
         assert training_passes(recipe) > 0
     used = {row.network for row in (*ROWS, *DRAWN)}
     assert used | {network.start for network in NETWORKS.values()} - {None} == set(NETWORKS)
+
+
+def test_trainings_take_float32_where_bfloat16_is_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that has begun keeps its precision, and a finished one counts in either."""
+    name = "mnist-l2-pgd-at"
+    monkeypatch.setattr(networks, "emulates_bf16", lambda _device: False)
+    half = recipe_at(name, "cpu", tmp_path)
+    monkeypatch.setattr(networks, "emulates_bf16", lambda _device: True)
+    single = recipe_at(name, "cpu", tmp_path)
+    assert (half.amp, single.amp, single.model_copy(update={"amp": "bf16"})) == ("bf16", "off", half)
+    run = Run(tmp_path / name)
+    run.folder.mkdir()
+    write_json(run.recipe_file, half.model_dump())
+    assert recipe_at(name, "cpu", tmp_path) == half
+    assert same_recipe(single, run.folder)
+    assert not same_recipe(single.model_copy(update={"epochs": 7}), run.folder)
 
 
 def test_every_row_fits_its_table() -> None:
@@ -386,6 +402,7 @@ def test_status_times_trainings_in_their_own_precision(tmp_path: Path, monkeypat
     monkeypatch.setattr(
         costs, "seconds_per_pass", lambda _model, _shape, precision: {"bf16": 1.0, "off": 10.0}[precision]
     )
+    monkeypatch.setattr(networks, "emulates_bf16", lambda _device: False)
     place = Place(tmp_path, "cpu")
     (job,) = jobs(place, [row for row in TABLES["table1"][0].rows if row.network == "mnist-l2-trades"])
     recipe = place.recipe(job.network)

@@ -35,7 +35,7 @@ class Place:
 
     def recipe(self, network: str) -> Recipe:
         start = NETWORKS[network].start
-        return recipe_at(network, self.budget, self.home, self.trained(start) if start else None)
+        return recipe_at(network, self.budget, self.home, self.trained(start) if start else None, self.device)
 
     def trained(self, network: str, weights: bool = True) -> Path | None:
         """The finished run of a network: in `home`, or with the same recipe elsewhere; with its weights if needed.

@@ -179,13 +179,16 @@ def is_trained(folder: Path, recipe: Recipe) -> bool:
 
 
 def same_recipe(recipe: Recipe, folder: Path) -> bool:
-    """Whether the run in the folder has this recipe. Of data and weights in folders of ours, the name counts."""
+    """Whether the run in the folder has this recipe. Of data and weights in folders of ours, the name counts.
+
+    The precision does not: it follows the processor.
+    """
     theirs = recipe_of(Run(folder))
     moved = {
         key: getattr(recipe, key)
         for key in ("data", "weights")
         if Path(getattr(theirs, key) or "").name == Path(getattr(recipe, key) or "").name
-    }
+    } | {"amp": recipe.amp}
     try:
         recipe.check_same(theirs.model_copy(update=moved), folder)
     except UserError:

@@ -9,11 +9,13 @@ from typing import Any
 
 from atent.data.published import SOURCES
 from atent.defenses import DEFENSES
+from atent.machine import emulates_bf16, pick_device
 from atent.methods import field_names
 from atent.models import Shape
 from atent.planning.sizes import Sizes
-from atent.recipe import Recipe, load_recipe
+from atent.recipe import Recipe, load_recipe, recipe_of
 from atent.reproduce.plan import BudgetName, Changes, Network
+from atent.storage.run import Run
 
 ONE_CYCLE: Changes = {"schedule.name": "one-cycle", "schedule.warmup": 0.2, "schedule.milestones": []}
 SGD: Changes = {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.momentum": 0.9}
@@ -179,13 +181,17 @@ def size_of(recipe: Recipe) -> Sizes:
     return SIZES[Path(recipe.data).stem]
 
 
-def recipe_at(name: str, budget: BudgetName, home: Path, start: Path | None = None) -> Recipe:
+def recipe_at(name: str, budget: BudgetName, home: Path, start: Path | None = None, device: str = "cpu") -> Recipe:
     """The recipe of a network at a budget; `home` is the folder with data made here and the other networks.
 
-    `start` is the run whose weights it starts from, if that is not in `home`.
+    `start` is the run whose weights it starts from, if that is not in `home`. Where bfloat16 is slower than float32 a
+    training takes float32, unless it has begun in bfloat16 on another machine.
     """
     network = NETWORKS[name]
     changes: dict[str, Any] = dict(network.full if budget == "full" else network.cpu)
+    if changes.get("amp") == "bf16" and emulates_bf16(pick_device(device)):
+        begun = Run(home / name)
+        changes["amp"] = recipe_of(begun).amp if begun.recipe_file.exists() else "off"
     data = changes.get("data") or load_recipe(network.recipe, build=False).data
     if budget == "smoke":
         data = STAND_INS[data]

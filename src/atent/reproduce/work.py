@@ -51,7 +51,7 @@ class Job:
 def work(job: Job) -> None:
     """Do the job in this process, with one thread."""
     prepare(1)
-    recipe = recipe_at(job.network, job.budget, job.home, job.start)
+    recipe = recipe_at(job.network, job.budget, job.home, job.start, job.device)
     if Path(recipe.data).stem in MADE:
         make_data(Path(recipe.data), job.data_dir)
     folder = job.trained
