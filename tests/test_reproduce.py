@@ -16,9 +16,10 @@ import torch
 
 from atent.data.dataset import load
 from atent.evaluation.estimate import estimates
+from atent.evaluation.sampling import Estimate
 from atent.evaluation.trained import find_weights
 from atent.models import Shape
-from atent.reproduce import costs, curves, gibbs, networks, regions
+from atent.reproduce import costs, curves, found, gibbs, networks, regions
 from atent.reproduce.appendix import FIGURES, NAMES, TABLES
 from atent.reproduce.costs import flops_per_pass, measure_passes, training_passes, words
 from atent.reproduce.document import markdown
@@ -75,6 +76,11 @@ def test_trainings_take_float32_where_bfloat16_is_emulated(tmp_path: Path, monke
     assert recipe_at(name, "cpu", tmp_path) == half
     assert same_recipe(single, run.folder)
     assert not same_recipe(single.model_copy(update={"epochs": 7}), run.folder)
+    write_json(run.recipe_file, single.model_dump())
+    monkeypatch.setattr(networks, "emulates_bf16", lambda _device: False)
+    assert recipe_at(name, "cpu", tmp_path) == single
+    write_json(run.recipe_file, {"unknown": 1})
+    assert not same_recipe(single, run.folder)
 
 
 def test_every_row_fits_its_table() -> None:
@@ -170,7 +176,7 @@ def test_tables_have_all_numbers_and_the_notes(done: Path) -> None:
 
 
 def test_the_numbers_of_a_row_are_of_one_network(done: Path, tmp_path: Path) -> None:
-    """That of the first rows, or a given one; rows of other networks, data or confidence do not count."""
+    """That of the first rows, or a given one; rows of other networks or data, samples of other seeds do not count."""
     place, (ours, other) = short_place(done), SHORT.rows
     recipe, measures = place.recipe(ours.network), [measure.at("smoke") for measure in ours.cells.values()]
     folders = [done / other.network, done / ours.network]
@@ -184,10 +190,30 @@ def test_the_numbers_of_a_row_are_of_one_network(done: Path, tmp_path: Path) -> 
     copied = tmp_path / "copied"
     shutil.copytree(done / ours.network, copied)
     (sample,) = (copied / "sample").glob("*.jsonl")
-    assert [one.confidence for one in Evidence.of(recipe, [copied], None).estimates()] == [0.95]
-    sample.write_bytes(sample.read_bytes().replace(b'"confidence": 0.95', b'"confidence": 0.5'))
+    (found,) = Evidence.of(recipe, [copied], None).estimates()
+    content = sample.read_bytes()
+    sample.write_bytes(content.replace(b'"confidence": 0.95', b'"confidence": 0.5'))
     assert [one.confidence for one in estimates(copied)] == [0.5]
+    assert [one.estimate for one in Evidence.of(recipe, [copied], None).estimates()] == [found.estimate]
+    sample.write_bytes(content.replace(b'"seed": 0', b'"seed": 7'))
+    assert len(estimates(copied)) == 1
     assert not list(Evidence.of(recipe, [copied], None).estimates())
+
+
+def test_of_several_samples_the_narrowest_counts(done: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a wider one, of fewer images, is read after it."""
+    place, row = short_place(done), SHORT.rows[0]
+    folder, recipe = done / row.network, place.recipe(row.network)
+    (measure,) = (one.at("smoke") for one in row.cells.values() if one.kind == "strong")
+    (first,) = estimates(folder)
+    value = first.estimate.value
+    wide = first._replace(drawn=50, estimate=Estimate(value, value - 3, value + 3))
+    narrow = first._replace(drawn=150, estimate=Estimate(value, value - 0.5, value + 0.5))
+    for samples in ([wide, narrow], [narrow, wide]):
+        monkeypatch.setattr(found, "estimates", lambda *_, samples=samples: samples)
+        counted = number(measure, recipe, [folder])
+        assert counted is not None
+        assert (counted.low, counted.drawn) == (value - 0.5, 150)
 
 
 def test_nothing_is_done_twice_and_finished_runs_are_reused(done: Path, tmp_path: Path) -> None:
@@ -205,6 +231,21 @@ def test_nothing_is_done_twice_and_finished_runs_are_reused(done: Path, tmp_path
     assert not Run(tmp_path / other.network).best.exists()
     assert jobs(replace(place, home=tmp_path, reuse=elsewhere), [other]) == []
     assert (done / other.network / "attack").exists()
+
+
+def test_a_new_training_has_all_measures_of_its_own(done: Path, tmp_path: Path) -> None:
+    """Rows of an older network are enough while none is missing; they do not fill cells of a new one."""
+    row, old, place = SHORT.rows[0], tmp_path / "old" / SHORT.rows[0].network, short_place(tmp_path / "new")
+    shutil.copytree(done / row.network, old, ignore=shutil.ignore_patterns("*.safetensors"))
+    place = replace(place, reuse=(old,))
+    assert jobs(place, [row]) == []
+    (file,) = (old / "attack").glob("pgd-*.jsonl")
+    file.unlink()
+    (job,) = jobs(place, [row])
+    assert (job.trained, len(job.missing)) == (None, 2)
+    shutil.copy2(Run(done / row.network).best, Run(old).best)
+    (job,) = jobs(place, [row])
+    assert (job.trained, len(job.missing)) == (old, 1)
 
 
 def test_one_folder_of_runs_is_reused_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

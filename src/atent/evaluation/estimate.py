@@ -56,6 +56,7 @@ class Estimated(NamedTuple):
     cost: Cost = Cost()
     first_cost: Cost | None = None
     path: Path | None = None  # of the rows of its sample
+    seed: int = 0
     variant: str = ""  # of the network, also in the name of the run
 
     def __str__(self) -> str:
@@ -207,12 +208,17 @@ def check_steady(target: Target, device: torch.device | str = "cpu") -> None:
             )
 
 
-def estimates(folder: Path, report: Callable[[str], None] = leave_out) -> list[Estimated]:
-    """Every estimate of a run folder. A damaged file is left out and passed to `report`."""
+def estimates(
+    folder: Path, report: Callable[[str], None] = leave_out, confidence: float | None = None
+) -> list[Estimated]:
+    """Every estimate of a run folder, at its own confidence or a given one, on which its rows do not depend.
+
+    A damaged file is left out and passed to `report`.
+    """
     found = []
     for path, content in finished_files(SAMPLE, folder, report):
         header = content.header
-        law = Law(header["whole"], len(header["order"]), header["batch"], header["confidence"])
+        law = Law(header["whole"], len(header["order"]), header["batch"], confidence or header["confidence"])
         run = path.resolve().parent.parent.name
         found.append(_estimated(run, header, law, content.rows)._replace(cost=content.cost, path=path))
     return found
@@ -233,4 +239,5 @@ def _estimated(run: str, header: Mapping[str, Any], law: Law, rows: Sequence[Row
         broken=broken[-1] if broken else 0,
         estimate=law.estimate(broken),
         variant=variant,
+        seed=header.get("seed", 0),
     )

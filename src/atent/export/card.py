@@ -14,6 +14,7 @@ from atent.report.records import Record, records
 from atent.report.tables import finished
 from atent.storage.brackets import brackets
 from atent.storage.certificates import certified
+from atent.storage.rows import Rate
 
 GRADIENT_FREE = ("square", "strong", "autoattack")  # methods that contain an attack without gradients
 
@@ -135,5 +136,5 @@ def _method(record: Record) -> str:
 def _line(record: Record) -> str:
     title = {"certificate": "certified, ", "estimate": "whole test set, "}.get(record["kind"], "") + _method(record)
     clean = "" if record["clean"] is None else f"{100 * record['clean']:.2f}"
-    value, low, high = (100 * record[key] for key in ("robust", "low", "high"))
-    return f"| {title} | {record['threat']} | {record['images']:,} | {clean} | {value:.2f} [{low:.1f}, {high:.1f}] |"
+    robust = Rate(record["robust"], record["low"], record["high"])
+    return f"| {title} | {record['threat']} | {record['images']:,} | {clean} | {robust} |"

@@ -63,15 +63,19 @@ class Place:
 
     def job(self, network: str, rows: Iterable[Row], *, keep_weights: bool = False) -> Job | None:
         """What is missing of a network for these rows; None if nothing is. `keep_weights`: its weights are needed."""
+        wanted: list[tuple[Row, Measure]] = []
         missing: list[tuple[Row, Measure]] = []
         for row in rows:
             for measure in row.cells.values():
-                wanted = measure.at(self.budget).to_do
-                if wanted and (row, wanted) not in missing and self.number(row, measure) is None:
-                    missing.append((row, wanted))
+                to_do = measure.at(self.budget).to_do
+                if to_do and (row, to_do) not in wanted:
+                    wanted.append((row, to_do))
+                    missing += [(row, to_do)] if self.number(row, measure) is None else []
         trained = self.trained(network)
         if not missing and (trained or (self.trained(network, weights=False) and not keep_weights)):
             return None
+        if trained is None:  # rows of an older network, whose weights are gone, are none of the new one
+            missing = wanted
         start = NETWORKS[network].start
         begin = self.trained(start) if start else None
         where = (network, self.budget, self.home, self.data_dir)

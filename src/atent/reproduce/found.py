@@ -1,6 +1,5 @@
 """What is there: trainings with the same recipe, and the accuracy that finished rows give for a measure."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,10 +35,7 @@ class Number(NamedTuple):
     drawn: int | None = None
 
     def __str__(self) -> str:
-        """With ends of one digit; one that rounding would move past the value is rounded outwards."""
-        low = min(round(self.low, 1), math.floor(round(10 * self.value, 1)) / 10)
-        high = max(round(self.high, 1), math.ceil(round(10 * self.value, 1)) / 10)
-        return f"{self.value:.2f} [{low:.1f}, {high:.1f}]"
+        return str(Rate(self.value / 100, self.low / 100, self.high / 100))
 
     @property
     def counted(self) -> str:
@@ -70,10 +66,10 @@ class Evidence(NamedTuple):
                     yield found
 
     def estimates(self) -> Iterator[Estimated]:
-        wanted = (self.network, _name(self.recipe.data), "", USUAL)
+        wanted = (self.network, _name(self.recipe.data), "", 0)
         for folder in self.folders:
-            for one in estimates(folder, _silent):
-                if (one.weights, _name(one.data), one.variant, one.confidence) == wanted:
+            for one in estimates(folder, _silent, USUAL):
+                if (one.weights, _name(one.data), one.variant, one.seed) == wanted:
                     yield one
 
     def certificates(self) -> Iterator[Certified]:
@@ -142,7 +138,7 @@ def _as_read(value: Any) -> Any:
 
 
 def _estimated(within: float, threat: Threat, images: int, source: Evidence) -> Number | None:
-    """The estimate by `strong`. Where the first phase settles it there is no sample, and its rows give the interval."""
+    """The narrowest estimate by `strong`. Where the first phase settles it, its rows alone give the interval."""
     first = _rows({"name": "cascade", "attacks": [FIRST]}, threat, images, source)
     if not first:
         return None
@@ -153,7 +149,7 @@ def _estimated(within: float, threat: Threat, images: int, source: Evidence) -> 
         for one in source.estimates()
         if (one.name, one.threat, one.whole) == ("strong", str(threat), len(first))
     ]
-    best, count = drawn[-1]
+    best, count = min(drawn, key=lambda pair: pair[0].half_width)
     return Number(*best, len(first), count) if Goal(within).reached(best) or not survivors else None
 
 
@@ -181,16 +177,16 @@ def is_trained(folder: Path, recipe: Recipe) -> bool:
 def same_recipe(recipe: Recipe, folder: Path) -> bool:
     """Whether the run in the folder has this recipe. Of data and weights in folders of ours, the name counts.
 
-    The precision does not: it follows the processor.
+    The precision does not: it follows the processor. A run that cannot be read has another recipe.
     """
-    theirs = recipe_of(Run(folder))
-    moved = {
-        key: getattr(recipe, key)
-        for key in ("data", "weights")
-        if Path(getattr(theirs, key) or "").name == Path(getattr(recipe, key) or "").name
-    } | {"amp": recipe.amp}
     try:
-        recipe.check_same(theirs.model_copy(update=moved), folder)
+        theirs = recipe_of(Run(folder))
+        moved = {
+            key: getattr(recipe, key)
+            for key in ("data", "weights")
+            if Path(getattr(theirs, key) or "").name == Path(getattr(recipe, key) or "").name
+        }
+        recipe.check_same(theirs.model_copy(update={**moved, "amp": recipe.amp}), folder)
     except UserError:
         return False
     return True

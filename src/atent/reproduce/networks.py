@@ -136,7 +136,7 @@ NETWORKS: dict[str, Network] = {
     "mnist-linf-pretrained": Network("mnist-linf-zoo", {}, zoo="mnist-linf"),
     "cifar10-linf-pgd-at": Network("cifar10-linf-pgd-at", {**CIFAR10, "defense.mode": "eval"}),
     "cifar10-linf-trades": Network("cifar10-linf-trades", CIFAR10),
-    "cifar10-linf-mart": Network("cifar10-linf-mart", {**CIFAR10, "epochs": 8}),  # as many passes as 12 of PGD-AT
+    "cifar10-linf-mart": Network("cifar10-linf-mart", {**CIFAR10, "epochs": 9}),  # as many passes as 12 of PGD-AT
     "cifar10-linf-atent": Network("cifar10-linf-atent-paper", CIFAR10_ATENT),
     "cifar10-linf-one-step": Network("cifar10-linf-zoo", {}, zoo="cifar10-linf"),
     "cifar10-linf-atent-wide": Network("cifar10-linf-atent-paper", TWENTY_BATCHES),
@@ -185,13 +185,14 @@ def recipe_at(name: str, budget: BudgetName, home: Path, start: Path | None = No
     """The recipe of a network at a budget; `home` is the folder with data made here and the other networks.
 
     `start` is the run whose weights it starts from, if that is not in `home`. Where bfloat16 is slower than float32 a
-    training takes float32, unless it has begun in bfloat16 on another machine.
+    training takes float32; one that has begun, perhaps on another machine, keeps its precision.
     """
     network = NETWORKS[name]
     changes: dict[str, Any] = dict(network.full if budget == "full" else network.cpu)
-    if changes.get("amp") == "bf16" and emulates_bf16(pick_device(device)):
-        begun = Run(home / name)
-        changes["amp"] = recipe_of(begun).amp if begun.recipe_file.exists() else "off"
+    if "amp" in changes and Run(home / name).recipe_file.exists():
+        changes["amp"] = recipe_of(Run(home / name)).amp
+    elif changes.get("amp") == "bf16" and emulates_bf16(pick_device(device)):
+        changes["amp"] = "off"
     data = changes.get("data") or load_recipe(network.recipe, build=False).data
     if budget == "smoke":
         data = STAND_INS[data]

@@ -26,7 +26,8 @@ HARDER = (
 )
 STRONG = (
     "`strong` is an estimate for the whole test set with its 95 % interval: APGD on all images, then APGD, targeted "
-    "APGD and Square on a random sample of those that withstand it (the second number of images)."
+    "APGD and Square on a random sample of those that withstand it (the second number of images). Where that is 0, the "
+    "number is that of APGD alone, an upper bound."
 )
 
 
@@ -160,7 +161,7 @@ TABLE3 = Table(
     (
         "The paper's network is WRN-34-10, ours at `cpu` ResNet-20, so the numbers are not comparable; the row of 20 "
         "batches only shows that the path works.",
-        "At `cpu` PGD-AT and TRADES have 12 epochs of two steps, MART 8, ATENT 24 of two steps with noise of half a "
+        "At `cpu` PGD-AT and TRADES have 12 epochs of two steps, MART 9, ATENT 24 of two steps with noise of half a "
         "step. So the rows compare trainings. ATENT with the 12 epochs of PGD-AT, which differs from it in the noise "
         "alone, is the row `from scratch` of the table on fine-tuning.",
         "One noisy step is no row of the paper: 36 epochs. In a short trial it was better than two steps of PGD for "

@@ -1,5 +1,6 @@
 """Rows of attacks, one per attacked image, and the accuracies computed from them."""
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from statistics import median
@@ -71,7 +72,11 @@ class Rate(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{100 * self.value:.2f} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+        """In percent. The ends have one digit; one that rounding would move past the value is rounded outwards."""
+        value, low, high = (100 * number for number in self)
+        low = min(round(low, 1), math.floor(round(10 * value, 1)) / 10)
+        high = max(round(high, 1), math.ceil(round(10 * value, 1)) / 10)
+        return f"{value:.2f} [{low:.1f}, {high:.1f}]"
 
 
 def rate(hits: Iterable[bool]) -> Rate:
