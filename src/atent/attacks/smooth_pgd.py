@@ -43,7 +43,7 @@ class SmoothPgd:
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
-        with checked(model, x, y, threat) as threat, borrowed(model):
+        with checked(_smoothed(model).network, x, y, threat) as threat, borrowed(model):
             return self.search_all(model, x, y, threat, generator)
 
     def search_all(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat, generator: torch.Generator) -> Tensor:
