@@ -17,6 +17,7 @@ from toys import SHARED, needs_shared
 MNIST, CIFAR = Shape((1, 28, 28), 10), Shape((3, 32, 32), 10)
 COUNTS = {
     "small-cnn": (MNIST, 312_202),
+    "lenet": (MNIST, 431_080),
     "lenet5": (MNIST, 3_274_634),
     "resnet-20": (CIFAR, 269_722),
     "resnet-110": (CIFAR, 1_727_962),
@@ -39,7 +40,7 @@ def test_parameter_counts(name: str) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
-@pytest.mark.parametrize("name", ["small-cnn", "lenet5", "resnet-20", "resnet-18", "wrn-28-4"])
+@pytest.mark.parametrize("name", ["small-cnn", "lenet", "lenet5", "resnet-20", "resnet-18", "wrn-28-4"])
 @pytest.mark.parametrize("shape", [Shape((1, 28, 28), 10), Shape((3, 32, 32), 7)], ids=str)
 def test_logits_for_any_small_image(name: str, shape: Shape) -> None:
     model = MODELS[name](shape).eval()

@@ -1,6 +1,7 @@
 """Networks: `MODELS[name](shape)` builds one with random weights; also users' own networks, and weights from files."""
 
 from atent.models.build import MODELS
+from atent.models.lenet import LeNet
 from atent.models.lenet5 import LeNet5
 from atent.models.outside import is_users, outside_model
 from atent.models.resnet import ResNet
@@ -11,6 +12,7 @@ from atent.network import Shape
 
 __all__ = [
     "MODELS",
+    "LeNet",
     "LeNet5",
     "ResNet",
     "Shape",

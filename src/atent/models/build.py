@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 
 from atent.errors import UserError, reason_of
 from atent.methods import look_up
+from atent.models.lenet import LeNet
 from atent.models.lenet5 import LeNet5
 from atent.models.outside import is_library, outside_model, pretrained_model
 from atent.models.resnet import ResNet
@@ -20,6 +21,7 @@ from atent.network import Shape, borrowed, logits_only, unwrap_logits
 
 MODELS: dict[str, Callable[[Shape], nn.Module]] = {
     "small-cnn": SmallCnn,
+    "lenet": LeNet,
     "lenet5": LeNet5,
     "resnet-20": partial(ResNet, blocks=(3, 3, 3), width=16, padded=True),
     "resnet-110": partial(ResNet, blocks=(18, 18, 18), width=16, padded=True),
