@@ -83,6 +83,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--examples", type=int, default=500)
+    parser.add_argument("--rows", type=Path, default=ROWS, help="file of the rows; replaced")
     given = parser.parse_args()
     prepare(1)
     images = held_out(NETWORK, given.data_dir, given.examples)
@@ -90,5 +91,5 @@ if __name__ == "__main__":
     load_weights(network, weights_file(f"zoo:{NETWORK}"))
     network.eval().requires_grad_(False)
     found = [row_of(network, images, *case) for case in CASES]
-    write_rows(ROWS, found)
+    write_rows(given.rows, found)
     print(table(found))
