@@ -1,6 +1,7 @@
 """What is there: trainings with the same recipe, and the accuracy that finished rows give for a measure."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,7 +62,7 @@ class Evidence(NamedTuple):
 
     def attacks(self) -> Iterator[Content[Row]]:
         for folder in self.folders:
-            for _, found in finished_files(ATTACK, folder, _silent):
+            for found in read_attacks(folder):
                 if self._has(found.header) and found.header.get("smooth", 0.0) == self.recipe.smooth:
                     yield found
 
@@ -82,10 +83,21 @@ class Evidence(NamedTuple):
 
 def read_headers(folder: Path) -> Iterator[Mapping[str, Any]]:
     """Those of the finished files of attacks and certificates in a run folder."""
-    for _, found in finished_files(ATTACK, folder, _silent):
+    for found in read_attacks(folder):
         yield found.header
     for one in certified(folder, _silent):
         yield one.header
+
+
+def read_attacks(folder: Path) -> Sequence[Content[Row]]:
+    """The finished files of attacks in a run folder. They are parsed again only if one of them has changed."""
+    states = ((path.name, path.stat()) for path in sorted((folder / ATTACK.folder).glob("*.jsonl")))
+    return _parsed(folder, tuple((name, state.st_mtime_ns, state.st_size) for name, state in states))
+
+
+@lru_cache(maxsize=8)  # folders: every measure of a row reads the same few
+def _parsed(folder: Path, _state: tuple[tuple[str, int, int], ...]) -> Sequence[Content[Row]]:
+    return [found for _, found in finished_files(ATTACK, folder, _silent)]
 
 
 def _silent(_: str) -> None:
