@@ -14,11 +14,11 @@ training resumes from its last checkpoint and the evaluation after its last batc
 share the work. Each network appends a row to results/entropy.jsonl.
 
 Budget: every arm has the same number of passes, which stands for the same time. `--minutes` are minutes of one core
-with 1,200 passes a second (`small-cnn`), 900 (`lenet5`) or 2,100 (`lenet`): gradients with respect to an image, batch
-128, the other core busy. A gradient with respect to the weights counts 1.48 passes, a forward pass alone .41, and a
-step 1.14 times its passes (`equal_budget.py`). The number of images and epochs follows. The evaluation after each epoch
-is not counted. Arms with the part 2k have 40 epochs of 2,000 images instead, whatever the minutes. Trainings run in
-bfloat16, which takes about half of the time on a processor that has it; the part float32 does not.
+with 1,200 passes a second (`small-cnn`), 900 (`lenet5`, `wide-cnn`) or 2,100 (`lenet`): gradients with respect to an
+image, batch 128, the other core busy. A gradient with respect to the weights counts 1.48 passes, a forward pass alone
+.41, and a step 1.14 times its passes (`equal_budget.py`). The number of images and epochs follows. The evaluation after
+each epoch is not counted. Arms with the part 2k have 40 epochs of 2,000 images instead, whatever the minutes. Trainings
+run in bfloat16, which takes about half of the time on a processor that has it; the part float32 does not.
 
 Evaluation: the best epoch (2k: also the last) by PGD-40 and by the attacks of `strong` on 300 images that no arm of the
 seed trains on and that the choice of the epoch does not use. `strong` takes 12 minutes of one core. Smoothed

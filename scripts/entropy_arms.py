@@ -8,7 +8,7 @@ from atent.errors import unknown
 from atent.recipe import Recipe, load_recipe
 
 # Gradients of a loss with respect to an image per second: one core, batch 128, the other core busy.
-RATE = {"small-cnn": 1200, "lenet5": 900, "lenet": 2100}
+RATE = {"small-cnn": 1200, "wide-cnn": 900, "lenet5": 900, "lenet": 2100}
 # The recipes that arms change.
 LINF, L2, SMOOTH = "mnist-linf-pgd-quick", "mnist-l2-zoo", "mnist-smooth-adv"
 SIGMA = 0.5
@@ -64,6 +64,7 @@ PARTS: dict[str, Changes] = {
     "b16": {"batch": 16},
     "float32": {"amp": "off"},
     "lenet": {"model": "lenet"},
+    "wide": {"model": "wide-cnn"},
     "2k": {"validation": 58_000, "epochs": 40},
     "trades": {"defense.name": "trades"},
     "mart": {"defense.name": "mart"},

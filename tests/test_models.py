@@ -17,6 +17,7 @@ from toys import SHARED, needs_shared
 MNIST, CIFAR = Shape((1, 28, 28), 10), Shape((3, 32, 32), 10)
 COUNTS = {
     "small-cnn": (MNIST, 312_202),
+    "wide-cnn": (MNIST, 1_171_002),
     "lenet": (MNIST, 431_080),
     "lenet5": (MNIST, 3_274_634),
     "resnet-20": (CIFAR, 269_722),

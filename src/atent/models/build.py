@@ -14,13 +14,14 @@ from atent.models.lenet import LeNet
 from atent.models.lenet5 import LeNet5
 from atent.models.outside import is_library, outside_model, pretrained_model
 from atent.models.resnet import ResNet
-from atent.models.small_cnn import SmallCnn
+from atent.models.small_cnn import SmallCnn, WideCnn
 from atent.models.standardize import Standardized
 from atent.models.wide_resnet import WideResNet
 from atent.network import Shape, borrowed, logits_only, unwrap_logits
 
 MODELS: dict[str, Callable[[Shape], nn.Module]] = {
     "small-cnn": SmallCnn,
+    "wide-cnn": WideCnn,
     "lenet": LeNet,
     "lenet5": LeNet5,
     "resnet-20": partial(ResNet, blocks=(3, 3, 3), width=16, padded=True),
