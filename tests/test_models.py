@@ -41,7 +41,7 @@ def test_parameter_counts(name: str) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
-@pytest.mark.parametrize("name", ["small-cnn", "lenet", "lenet5", "resnet-20", "resnet-18", "wrn-28-4"])
+@pytest.mark.parametrize("name", ["small-cnn", "wide-cnn", "lenet", "lenet5", "resnet-20", "resnet-18", "wrn-28-4"])
 @pytest.mark.parametrize("shape", [Shape((1, 28, 28), 10), Shape((3, 32, 32), 7)], ids=str)
 def test_logits_for_any_small_image(name: str, shape: Shape) -> None:
     model = MODELS[name](shape).eval()

@@ -5,7 +5,7 @@ from atent.models.lenet import LeNet
 from atent.models.lenet5 import LeNet5
 from atent.models.outside import is_users, outside_model
 from atent.models.resnet import ResNet
-from atent.models.small_cnn import SmallCnn
+from atent.models.small_cnn import SmallCnn, WideCnn
 from atent.models.standardize import Standardize, Standardized
 from atent.models.wide_resnet import WideResNet
 from atent.network import Shape
@@ -19,6 +19,7 @@ __all__ = [
     "SmallCnn",
     "Standardize",
     "Standardized",
+    "WideCnn",
     "WideResNet",
     "is_users",
     "outside_model",

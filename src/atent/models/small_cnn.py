@@ -1,4 +1,4 @@
-"""The seven-layer MNIST network of the paper's linf experiments (that of TRADES and of Carlini and Wagner)."""
+"""The seven-layer MNIST network of the paper's linf experiments (of TRADES, Carlini and Wagner), and a wider one."""
 
 from collections import OrderedDict
 
@@ -63,7 +63,7 @@ class SmallCnn(nn.Module):
 class WideCnn(SmallCnn):
     """`small-cnn` with 8, 32, 128, 128 channels and linear layers of 400, without dropout. 1,171,002 parameters.
 
-    It has 3.8 times the parameters and 1.6 times the operations: the first layer, on the largest image, is narrower.
+    3.8 times the parameters, 1.6 times the operations: the first layer, on the largest image, is narrower.
     """
 
     def __init__(self, shape: Shape) -> None:
