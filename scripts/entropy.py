@@ -21,7 +21,7 @@ each epoch is not counted. Arms with the part 2k have 40 epochs of 2,000 images 
 run in bfloat16, which takes about half of the time on a processor that has it; the part float32 does not.
 
 Evaluation: the best epoch (2k: also the last) by PGD-40 and by the attacks of `strong` on 300 images that no arm of the
-seed trains on and that the choice of the epoch does not use. `strong` takes 12 minutes of one core. Smoothed
+seed trains on and that the choice of the epoch does not use. `strong` takes 2 to 12 minutes of one core. Smoothed
 networks are certified instead (n 10,000).
 """
 
