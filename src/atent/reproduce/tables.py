@@ -27,7 +27,7 @@ HARDER = (
 STRONG = (
     "`strong` is an estimate for the whole test set with its 95 % interval: APGD on all images, then APGD, targeted "
     "APGD and Square on a random sample of those that withstand it (the second number of images). Where that is 0, or "
-    "none of them was broken, the number is that of APGD alone."
+    "none of them was broken, the number is that of APGD alone, an upper bound."
 )
 
 
