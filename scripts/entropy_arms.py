@@ -59,6 +59,7 @@ PARTS: dict[str, Changes] = {
     **{f"t{value:g}": {"defense.temperature": value} for value in (0.25, 0.5, 1.0)},
     **{f"e{value:g}": {"schedule.eps_peak": value} for value in (1.1, 1.25, 1.5)},
     **{f"r{value:g}": {"defense.reach": value} for value in (4.0, 6.0, 8.0)},
+    **{f"leak{value:g}": {"defense.leak": value} for value in (0.01, 0.03, 0.1)},
     "w0.8": {"schedule.eps_warmup": 0.8},  # the radius grows for 16 % of the training instead of 32 %
     "b64": {"batch": 64},
     "b32": {"batch": 32},

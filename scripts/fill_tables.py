@@ -8,6 +8,7 @@ from textwrap import fill
 
 import ablation
 import entropy_table
+import leaks
 import one_coordinate
 import robustness_curve
 import searches
@@ -100,6 +101,10 @@ def arms() -> str:
     return entropy_table.table(list(read_rows(RESULTS / "entropy.jsonl")), "k10@20", together=True).strip()
 
 
+def leaked() -> str:
+    return leaks.table(list(read_rows(leaks.ROWS)))
+
+
 def climbed() -> str:
     return searches.table(list(read_rows(RESULTS / "searches.jsonl")))
 
@@ -145,7 +150,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/atent.md": {"ablation": ablated, "our result": result_sentence("atent")},
     "docs/entropy.md": {"arms": arms},
-    "docs/search.md": {"searches": climbed},
+    "docs/search.md": {"searches": climbed, "leaks": leaked},
     "docs/paper-tables.md": {**{name: of_the_paper(name) for name in TABLES}, "one coordinate": pulled},
     "docs/zoo.md": {"networks": pretrained},
     "docs/standard.md": {"our result": result_sentence("sgd")},

@@ -31,7 +31,8 @@ BATCH = 100
 
 
 def held_out(name: str, data_dir: Path | None, examples: int) -> Images:
-    recipe = load_recipe(f"{name}-zoo")
+    """The first of the images that the training of this recipe held out."""
+    recipe = load_recipe(name)
     images = load(recipe.data, "train", data_dir)
     return hold_out(images, recipe.validation, derive(recipe.seed, "hold-out"))[1].take(slice(examples))
 
@@ -76,7 +77,9 @@ if __name__ == "__main__":
     parser.add_argument("--examples", type=int, default=500)
     given = parser.parse_args()
     prepare(1)
-    found = [row for name in given.networks for row in rows_of(name, held_out(name, given.data_dir, given.examples))]
+    found = [
+        row for name in given.networks for row in rows_of(name, held_out(f"{name}-zoo", given.data_dir, given.examples))
+    ]
     others = [row for row in read_rows(ROWS) if row["network"] not in given.networks] if ROWS.exists() else []
     write_rows(ROWS, [*others, *found])
     print(table(found))

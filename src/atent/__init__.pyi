@@ -36,6 +36,7 @@ from atent.evaluation.evaluate import Evaluation as Evaluation
 from atent.evaluation.evaluate import evaluate as evaluate
 from atent.evaluation.target import open_target as open_target
 from atent.evaluation.trained import load as load
+from atent.leak import leaky_gradients as leaky_gradients
 from atent.losses import Loss as Loss
 from atent.losses import boosted_cross_entropy as boosted_cross_entropy
 from atent.losses import cross_entropy as cross_entropy

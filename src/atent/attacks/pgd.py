@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from atent.ascent import ascend
 from atent.attacks.early_stopping import until_broken
 from atent.attacks.protocols import named
+from atent.leak import leaky_gradients
 from atent.losses import LOSSES, LossName
-from atent.methods import Count, Size, Start, method
+from atent.methods import Count, Fraction, Size, Start, Tolerance, method
 from atent.threat import Threat
 
 
@@ -23,6 +24,9 @@ class Pgd:
     cross-entropy, network in eval mode; PGD-NxR: an example is robust only if all R restarts fail on it.
     Differs from the authors' code in: the search of an example ends at its first misclassified point.
 
+    With a `decay` below 1 the steps shrink, the last is `decay` times the first. With a `leak`, the derivative of ReLU
+    where it is off, the search also moves pixels whose gradient is 0 (`leaky_gradients`).
+
     This is an attack, not the inner search of a training: misclassified images are returned unchanged, and a search
     stops early. A defense searches with `worst_point`.
     """
@@ -33,6 +37,8 @@ class Pgd:
     reach: Size = 2.5
     start: Start = "uniform"
     loss: LossName = "cross-entropy"
+    decay: Fraction = 1.0
+    leak: Tolerance = 0.0
 
     @property
     def title(self) -> str:
@@ -42,5 +48,7 @@ class Pgd:
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
-        search = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, start=self.start)
-        return until_broken(model, x, y, threat, generator, search, loss=LOSSES[self.loss], restarts=self.restarts)
+        steps = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, decay=self.decay)
+        search = partial(steps, start=self.start)
+        with leaky_gradients(self.leak):
+            return until_broken(model, x, y, threat, generator, search, loss=LOSSES[self.loss], restarts=self.restarts)

@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from atent.ascent import Chain, ascend, keep_own_gradient, last, noise_for, solved_pull, step_size
 from atent.defenses.protocols import Search, Term, Terms
 from atent.inputs import checked
+from atent.leak import leaky_gradients
 from atent.losses import cross_entropy
 from atent.methods import Count, Fraction, Scale, Size, Tolerance, method
 from atent.network import borrowed
@@ -111,8 +112,9 @@ class Atent(Search):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: Generator) -> Terms:
         """As `loss_at` at the points of `find`; one pass serves the loss at x'_k and the next step of the chain."""
         with checked(model, x, y, threat) as threat:
-            # Only if both use the same network mode and the same loss.
-            same_network = model.training == (self.mode == "train") and threat.eps > 0 and not self.label_smoothing
+            # Only if both use the same network mode, the same loss and the same derivative of ReLU.
+            same_network = model.training == (self.mode == "train") and threat.eps > 0
+            same_network = same_network and not self.label_smoothing and not self.leak
             for k, share, point in self._samples(model, x, y, threat, generator):
                 shared = same_network and k < self.steps
                 point.requires_grad_(shared)
@@ -147,6 +149,6 @@ class Atent(Search):
         carried = [share for share in self.shares() if share > self.tolerance]  # those of the last samples
         before = self.steps - len(carried)
         for k, share in enumerate(carried, start=before + 1):
-            with borrowed(model, self.mode == "train"):
+            with borrowed(model, self.mode == "train"), leaky_gradients(self.leak):
                 point = last(islice(points, 1 if k > before + 1 else k))
             yield k, share, point

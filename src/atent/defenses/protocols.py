@@ -74,7 +74,8 @@ class TwoParts(Protocol):
 class Search(ABC):
     """The fields of the search, the same for every defense that searches; its own part is the loss, `loss_at`.
 
-    They are the settings of `ascend`, and the network's `mode` during the search. The defaults are PGD.
+    They are the settings of `ascend`, and the network's `mode` and `leak` (the derivative of ReLU where it is off)
+    during the search. The defaults are PGD.
     `pull_rate` lets a training adapt the pull, batch by batch, until the points end at radius eps (`next_pull`).
     `label_smoothing` belongs to the loss: it is that of the cross-entropy in `loss_at`, and no search uses it.
     """
@@ -91,6 +92,7 @@ class Search(ABC):
     project: Projection = "every"
     temperature: Scale = 0.0
     mode: Mode = "eval"
+    leak: Tolerance = 0.0
     pull_rate: Scale = 0.0
     label_smoothing: Tolerance = 0.0
 
@@ -130,7 +132,7 @@ class Search(ABC):
     ) -> Tensor:
         """`worst_point` with these settings."""
         found = partial(worst_point, model, x, y, threat, generator, loss=loss, seen=seen)
-        return found(steps=self.steps, mode=self.mode, **self.chain())
+        return found(steps=self.steps, mode=self.mode, leak=self.leak, **self.chain())
 
     def first_pull(self, threat: Threat) -> float:
         """The pull at the start of a training that adapts it, times eps."""
