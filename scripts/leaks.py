@@ -70,7 +70,8 @@ def table(rows: list[dict[str, object]]) -> str:
         left, total = row["left"], int(str(row["examples"]))
         assert isinstance(left, dict)
         cells = [f"{100 * left[key] / total:.1f}" for key in (*(f"{slope:g}" for slope in SLOPES), "square", "all")]
-        lines.append(f"| `{row['network']}` | {total:,} | {100 * float(str(row['zero'])):.1f} % | {' | '.join(cells)} |")
+        zero = f"{100 * float(str(row['zero'])):.1f} %"
+        lines.append(f"| `{row['network']}` | {total:,} | {zero} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
