@@ -106,6 +106,25 @@ def test_one_step_that_beats_many_is_told(network: nn.Module, images: Images) ->
     assert any("one step breaks more than twenty" in sign for sign in signs), signs
 
 
+def test_units_that_are_off_are_told(network: nn.Module, images: Images) -> None:
+    """Black and white images, and in each corner a unit that 49 pixels switch on together: then the class is 0."""
+
+    def change(model: nn.Module, x: Tensor) -> Tensor:
+        logits: Tensor = model((x > 0.5).float())
+        corners = nn.functional.avg_pool2d(x, 7)[:, 0, ::3, ::3].flatten(1)
+        units = torch.relu(corners - 0.25).sum(1, keepdim=True)
+        return logits + 1000 * units * torch.eye(10)[0]
+
+    x, _ = images.batch(slice(100))
+    white = 255 * (x > 0.5).byte()
+    y = network(white / 255).argmax(1)
+    black_and_white = Images(white, y, images.classes)
+    signs = check_network(Changed(network, change), black_and_white, Threat("linf", 0.3))
+    (sign,) = [sign for sign in signs if "random search" in sign]
+    hidden = 100 * 4 * 49 / 784
+    assert f"100 % of the pixels have a gradient of exactly 0, {hidden:.0f} % since a ReLU is off" in sign
+
+
 def test_points_made_on_another_network_that_beat_the_gradients_are_told(network: nn.Module, images: Images) -> None:
     quantized = Changed(network, lambda model, x: model((x * 8).round() / 8))
     (alone, together) = (check_network(quantized, images, LINF, other=other) for other in (None, network))

@@ -19,6 +19,7 @@ from atent.data.images import Images
 from atent.errors import UserError
 from atent.evaluation.target import Target
 from atent.inputs import checked
+from atent.leak import leaky_gradients
 from atent.losses import Loss, cross_entropy, margin
 from atent.network import borrowed, predict, repeat
 from atent.parallel.team import current_team
@@ -31,6 +32,7 @@ from atent.threat import Threat
 EXAMPLES = 100
 QUERIES = 300
 NOTABLE = 0.02  # of the images: two of a hundred may be chance
+LEAK = 0.001  # the derivative of ReLU where it is off: docs/search.md
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ def check_attacks(sample: Sample) -> Iterator[str]:
         yield (
             f"a random search of {QUERIES} queries without gradients breaks {int((white & ~blind).sum())} of the "
             f"{int(white.sum())} images that withstood PGD-20: gradients are masked, and figures of gradient attacks "
-            "flatter"
+            f"flatter{_off(sample)}"
         )
     if sample.other is None:
         return
@@ -207,6 +209,25 @@ def check_attacks(sample: Sample) -> Iterator[str]:
             f"{int(white.sum())} images that withstood PGD-20 on this one: its gradients are masked, and figures of "
             "gradient attacks flatter"
         )
+
+
+def _off(sample: Sample) -> str:
+    """Of how many pixels units that are off hide the gradient, as a part of a sentence; empty if of few."""
+    corner = sample.threat.sample(sample.x, derive(sample.seed, "corner", device=sample.x.device), "corner")
+    zero, hidden = (_zeros(sample, corner, leak) for leak in (0.0, LEAK))
+    if zero - hidden < 0.1:
+        return ""
+    return (
+        f"; {100 * zero:.0f} % of the pixels have a gradient of exactly 0, {100 * (zero - hidden):.0f} % since a ReLU "
+        f"is off: attack with --attack pgd --set leak={LEAK:g}, too"
+    )
+
+
+def _zeros(sample: Sample, point: Tensor, leak: float) -> float:
+    """The share of pixels with a gradient of exactly 0."""
+    with leaky_gradients(leak):
+        gradient = input_gradient(lambda x: cross_entropy(sample.model(x), sample.y), point)
+    return float((gradient == 0).float().mean())
 
 
 def _everything(sample: Sample) -> Threat:
