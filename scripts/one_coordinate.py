@@ -86,8 +86,9 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=Path, default=ROWS, help="file of the rows; replaced")
     given = parser.parse_args()
     prepare(1)
-    images = held_out(NETWORK, given.data_dir, given.examples)
-    network = make_model(load_recipe(f"{NETWORK}-zoo"), images)
+    recipe = load_recipe(f"{NETWORK}-zoo")
+    images = held_out(recipe, given.data_dir, given.examples)
+    network = make_model(recipe, images)
     load_weights(network, weights_file(f"zoo:{NETWORK}"))
     network.eval().requires_grad_(False)
     found = [row_of(network, images, *case) for case in CASES]

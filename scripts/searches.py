@@ -17,7 +17,7 @@ from atent.machine import prepare
 from atent.models.weights import load_weights
 from atent.progress import progress
 from atent.randomness import derive
-from atent.recipe import load_recipe
+from atent.recipe import Recipe, load_recipe
 from atent.storage.files import read_rows, write_rows
 from atent.training.start import make_model
 from atent.zoo.index import weights_file
@@ -30,9 +30,8 @@ SEARCHES = sorted([(steps, reach, 1.0) for steps, reach in EQUAL] + SHRINKING)
 BATCH = 100
 
 
-def held_out(name: str, data_dir: Path | None, examples: int) -> Images:
+def held_out(recipe: Recipe, data_dir: Path | None, examples: int) -> Images:
     """The first of the images that the training of this recipe held out."""
-    recipe = load_recipe(name)
     images = load(recipe.data, "train", data_dir)
     return hold_out(images, recipe.validation, derive(recipe.seed, "hold-out"))[1].take(slice(examples))
 
@@ -77,9 +76,8 @@ if __name__ == "__main__":
     parser.add_argument("--examples", type=int, default=500)
     given = parser.parse_args()
     prepare(1)
-    found = [
-        row for name in given.networks for row in rows_of(name, held_out(f"{name}-zoo", given.data_dir, given.examples))
-    ]
+    images = {name: held_out(load_recipe(f"{name}-zoo"), given.data_dir, given.examples) for name in given.networks}
+    found = [row for name in given.networks for row in rows_of(name, images[name])]
     others = [row for row in read_rows(ROWS) if row["network"] not in given.networks] if ROWS.exists() else []
     write_rows(ROWS, [*others, *found])
     print(table(found))

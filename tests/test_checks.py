@@ -122,7 +122,7 @@ def test_units_that_are_off_are_told(network: nn.Module, images: Images) -> None
     signs = check_network(Changed(network, change), black_and_white, Threat("linf", 0.3))
     (sign,) = [sign for sign in signs if "random search" in sign]
     hidden = 100 * 4 * 49 / 784
-    assert f"100 % of the pixels have a gradient of exactly 0, {hidden:.0f} % since a ReLU is off" in sign
+    assert f"100 % of the pixels have a gradient of exactly 0, {hidden:.0f} % because a ReLU is off" in sign
 
 
 def test_points_made_on_another_network_that_beat_the_gradients_are_told(network: nn.Module, images: Images) -> None:

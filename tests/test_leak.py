@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from atent import Atent, Mart, Pgd, PgdAt, leaky_gradients, worst_point
-from atent.defenses import Search
+from atent import Atent, Pgd, PgdAt, leaky_gradients
+from atent.defenses import DEFENSES, Search
+from atent.errors import UserError
+from atent.methods import make
 from atent.network import predict
 from atent.threat import Threat
 from toys import generator, small_batch, small_network
@@ -98,24 +100,61 @@ def test_pgd_with_a_leak_breaks_a_network_whose_gradients_are_0() -> None:
     torch.testing.assert_close(leaky, torch.full_like(x, 0.3))
 
 
-@pytest.mark.parametrize("defense", [PgdAt, Mart, Atent], ids=lambda defense: defense.__name__)
-def test_the_search_of_a_training_passes_units_that_are_off(defense: type[Search]) -> None:
-    """A chain of `atent` with several samples, too, which otherwise shares its passes with the loss."""
-    fields: dict[str, Any] = {"steps": 5, "reach": 2.0, "decay": 1.0, "start": "center", "temperature": 0.0}
-    fields |= {"share": 0.5} if defense is Atent else {}
-    model, (x, y) = switched_off(), black()
-    ends = [list(defense(**fields, leak=leak)(model, x, y, THREAT, generator()))[-1].x_adv for leak in (0.0, 0.01)]
-    assert torch.equal(ends[0], x)
-    torch.testing.assert_close(ends[1], torch.full_like(x, 0.3))
+FIELDS: dict[str, Any] = {"steps": 5, "reach": 2.0, "decay": 1.0, "start": "center", "temperature": 0.0}
+SEARCHES: dict[str, dict[str, Any]] = {
+    "pgd-at": {"name": "pgd-at", **FIELDS},
+    "mart": {"name": "mart", **FIELDS},
+    "atent": {"name": "atent", **FIELDS},
+    "atent, samples": {"name": "atent", **FIELDS, "share": 0.5},
+    "smooth-adv": {"name": "smooth-adv", **FIELDS, "sigma": 1e-6},
+    "fast": {"name": "fast", "start": "center"},
+    "n-fgsm": {"name": "n-fgsm", "start": "center"},
+}
 
 
-def test_the_loss_of_a_training_has_the_gradients_of_the_network() -> None:
-    """The leak is in the search alone: the weights' gradient is that of cross-entropy at the same point."""
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_search_of_a_training_passes_units_that_are_off(name: str) -> None:
+    """As a training back-propagates: samples of `atent` must not hand their own gradient to the next step."""
+    model, (x, y) = switched_off().eval(), black()
+    for leak, end in ((0.0, 0.0), (0.01, 0.3)):
+        for term in make(DEFENSES, {**SEARCHES[name], "leak": leak}, "defense")(model, x, y, THREAT, generator()):
+            term.loss.sum().backward()
+        torch.testing.assert_close(term.x_adv, torch.full_like(x, end), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("defense", [PgdAt(steps=3, leak=0.3), Atent(steps=3, share=0.5, leak=0.3)], ids=repr)
+def test_the_loss_of_a_training_has_the_gradients_of_the_network(defense: Search) -> None:
+    """The leak is in the search alone: between terms, too, the caller has the derivatives of torch."""
     model, (x, y) = small_network(dropout=0).eval(), small_batch()
     weights = list(model.parameters())
-    found = worst_point(model, x, y, "linf:0.1", generator(), steps=3, leak=0.3)
-    expected = torch.autograd.grad(functional.cross_entropy(model(found), y), weights)
-    (term,) = PgdAt(steps=3, leak=0.3)(model, x, y, "linf:0.1", generator())
-    assert torch.equal(term.x_adv, found)
-    for one, other in zip(torch.autograd.grad(term.loss.mean(), weights), expected, strict=True):
-        torch.testing.assert_close(one, other)
+    for term in defense(model, x, y, Threat("linf", 0.1), generator()):
+        expected = torch.autograd.grad(functional.cross_entropy(model(term.x_adv), y, reduction="none").sum(), weights)
+        found = torch.autograd.grad(term.loss.sum(), weights)
+        scale = float(found[-1].norm() / expected[-1].norm())  # the share of this sample
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, scale * other)
+        u = torch.tensor([-1.0], requires_grad=True)
+        assert torch.autograd.grad(torch.relu(u).sum(), u)[0] == 0
+
+
+def test_blocks_nest_the_inner_one_counts() -> None:
+    u = torch.tensor([-1.0, 1.0], requires_grad=True)
+    with leaky_gradients(0.5):
+        with leaky_gradients(0.1):
+            (inner,) = torch.autograd.grad(nn.ReLU(inplace=True)(u * 1).sum(), u)
+        (outer,) = torch.autograd.grad(nn.ReLU(inplace=True)(u * 1).sum(), u)
+    torch.testing.assert_close(inner, torch.tensor([0.1, 1]))
+    torch.testing.assert_close(outer, torch.tensor([0.5, 1]))
+
+
+def test_torch_func_takes_the_leak() -> None:
+    u = torch.tensor([-1.0, 1.0])
+    with leaky_gradients(0.25):
+        found = torch.func.vmap(torch.func.grad(lambda one: functional.relu(one)))(u)
+    assert found.tolist() == [0.25, 1]
+
+
+@pytest.mark.parametrize("leak", [-0.1, 1.0, float("nan")])
+def test_a_leak_outside_its_range_is_refused(leak: float) -> None:
+    with pytest.raises(UserError, match=r"leak .*; allowed: 0 or more, below 1"), leaky_gradients(leak):
+        pass

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from atent.attacks import make_attack
+from atent.methods import written_out
 from atent.storage.row_file import RowFile
 from atent.storage.row_format import Damage, parse, settings
+from atent.storage.rows import ATTACK
 from damaged_rows import (
     DAMAGES,
     HEADERS,
@@ -27,6 +30,7 @@ from damaged_rows import (
 )
 from test_cli import atent
 
+RESULTS = Path(__file__).parents[1] / "results"
 both = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -181,3 +185,14 @@ def test_rows_of_a_threat_are_found_however_it_is_written(
     assert settings(common | newer) == settings(common | older)
     other = {"threat": "linf:0.0314"} if "threat" in older else {"radii": [[0.8785, "linf:8/255"]]}
     assert RowFile.of(kind, tmp_path, common | other).path.name[-14:] != after.name[-14:]
+
+
+def test_rows_from_before_a_field_was_added_are_found_by_the_same_command() -> None:
+    """Those of PGD-20 in results/, from before `decay` and `leak`; another leak has a file of its own."""
+    (file,) = (RESULTS / "zoo" / "mnist-linf-wide" / "attack").glob("pgd-20-linf-*.jsonl")
+    header = json.loads(file.read_text(encoding="utf-8").splitlines()[0])
+    assert "leak" not in header["attack"]
+    for given, same in (({}, True), ({"decay": 1.0, "leak": 0.0}, True), ({"leak": 0.001}, False)):
+        attack = make_attack({"name": "pgd", "steps": 20, **given})
+        now = {**header, "attack": written_out({"name": "pgd"}, attack)}
+        assert (RowFile.of(ATTACK, file.parents[1], now).path == file) is same

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from atent.ascent import ascend
+from atent.ascent import Chain, ascend
 from atent.attacks.early_stopping import until_broken
 from atent.attacks.protocols import named
 from atent.leak import leaky_gradients
@@ -48,7 +48,7 @@ class Pgd:
     def __call__(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generator: torch.Generator
     ) -> Tensor:
-        steps = partial(ascend, steps=self.steps, step=self.step, reach=self.reach, decay=self.decay)
-        search = partial(steps, start=self.start)
+        chain: Chain = {"step": self.step, "reach": self.reach, "decay": self.decay, "start": self.start}
+        search = partial(ascend, steps=self.steps, **chain)
         with leaky_gradients(self.leak):
             return until_broken(model, x, y, threat, generator, search, loss=LOSSES[self.loss], restarts=self.restarts)

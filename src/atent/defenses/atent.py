@@ -113,8 +113,8 @@ class Atent(Search):
         """As `loss_at` at the points of `find`; one pass serves the loss at x'_k and the next step of the chain."""
         with checked(model, x, y, threat) as threat:
             # Only if both use the same network mode, the same loss and the same derivative of ReLU.
-            same_network = model.training == (self.mode == "train") and threat.eps > 0
-            same_network = same_network and not self.label_smoothing and not self.leak
+            own_loss = not self.label_smoothing and not self.leak
+            same_network = model.training == (self.mode == "train") and threat.eps > 0 and own_loss
             for k, share, point in self._samples(model, x, y, threat, generator):
                 shared = same_network and k < self.steps
                 point.requires_grad_(shared)

@@ -20,6 +20,7 @@ from atent.methods import Count, Scale, Whole, explain
 from atent.threat import Threat
 
 ABOUT = ("version", "classes", "checksum", "confidence")  # in a header, but not settings: they do not change the attack
+ADDED = {"pgd": {"decay": 1.0, "leak": 0.0}}  # fields of attacks that older rows do not have, and what they stand for
 SEALED = {"checksum": "sha256"}  # in the header of a file whose batches end with checksums
 _SURROGATE = re.compile(rb"\\ud[89a-f][0-9a-f]{2}")  # in names that are not UTF-8; pydantic does not accept them
 _CHECKSUM = re.compile(rb'(.*)"sha256": "([0-9a-f]{16})"\}\n')
@@ -121,9 +122,17 @@ class Damage(Exception):  # noqa: N818 (of a file, not an error of the program)
     """What is wrong with the lines of a file."""
 
 
+def _as_before(value: Any) -> Any:
+    """Without fields added to a method later, where they have the value with which it is what it was before."""
+    if isinstance(value, Mapping):
+        added = ADDED.get(str(value.get("name")), {})
+        return {key: _as_before(inside) for key, inside in value.items() if key not in added or inside != added[key]}
+    return [*map(_as_before, value)] if isinstance(value, list | tuple) else value
+
+
 def settings(header: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a header that determine the rows, the same for all spellings of a threat."""
-    found = {key: value for key, value in header.items() if key not in ABOUT}
+    found = {key: _as_before(value) for key, value in header.items() if key not in ABOUT}
     if "threat" in found:
         found["threat"] = Threat.parse(found["threat"]).exact
     if "radii" in found:  # each with the threat that it covers, or ""; the first versions wrote six digits

@@ -58,7 +58,7 @@ class Entry(BaseModel):
 
     @property
     def headline(self) -> Result | None:
-        """The result to show first: at the threat of the training, on most images, of these the lowest accuracy.
+        """The result to show first: at the threat of the training, on most images, of these an estimate, or the lowest.
 
         Of a network that was trained to be smoothed, it is the accuracy certified there or at the next smaller radius.
         """
@@ -68,7 +68,7 @@ class Entry(BaseModel):
         if self.smooth and (within := [one for one in proven if one[1].eps <= ball.eps]):
             return max(within, key=lambda one: (one[1].eps, one[0].images))[0]
         attacked = [one for one, threat in mine if one.kind != "certificate" and threat == ball]
-        return max(attacked, key=lambda one: (one.images, -one.robust), default=None)
+        return max(attacked, key=lambda one: (one.images, one.kind == "estimate", -one.robust), default=None)
 
     @property
     def clean(self) -> float | None:
