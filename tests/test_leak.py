@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from atent import Atent, Pgd, PgdAt, leaky_gradients
+from atent import Apgd, Atent, Pgd, PgdAt, leaky_gradients
 from atent.defenses import DEFENSES, Search
 from atent.errors import UserError
 from atent.methods import make
@@ -98,6 +98,12 @@ def test_pgd_with_a_leak_breaks_a_network_whose_gradients_are_0() -> None:
     assert torch.equal(plain, x)
     assert predict(model, leaky).tolist() == [1, 1]
     torch.testing.assert_close(leaky, torch.full_like(x, 0.3))
+
+
+def test_apgd_with_a_leak_does_too() -> None:
+    model, (x, y) = switched_off(), black()
+    found = [predict(model, Apgd(steps=10, leak=leak)(model, x, y, THREAT, generator())) for leak in (0.0, 0.01)]
+    assert [labels.tolist() for labels in found] == [[0, 0], [1, 1]]
 
 
 FIELDS: dict[str, Any] = {"steps": 5, "reach": 2.0, "decay": 1.0, "start": "center", "temperature": 0.0}

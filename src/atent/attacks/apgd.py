@@ -12,8 +12,9 @@ from atent.attacks.early_stopping import until_broken
 from atent.attacks.protocols import attack_each, named
 from atent.errors import UserError
 from atent.inputs import checked
+from atent.leak import leaky_gradients
 from atent.losses import cross_entropy, dlr, targeted_dlr
-from atent.methods import Count, method
+from atent.methods import Count, Tolerance, method
 from atent.network import answers, borrowed
 from atent.progress import detail
 from atent.randomness import Source, normal_like, uniform_like
@@ -36,7 +37,7 @@ class Apgd:
     whose loss rose in at most .75 of the steps since the last checkpoint, or whose best loss and step are those of the
     last checkpoint. Checkpoints follow after .22, .19, .16, ... .06, .06 of the steps. Each of `restarts` starts on the
     sphere of radius eps. `dlr-targeted` runs once for each of the `targets` classes of largest clean logit after the
-    true one.
+    true one. `leak` is the derivative of ReLU where it is off (`leaky_gradients`).
 
     Croce & Hein 2020, https://arxiv.org/abs/2003.01690, Algorithm 1. Differs from the paper as the authors' code does:
     "at most .75" where the paper has "less than"; the first increase is one over 0, not over the start's loss. Differs
@@ -48,6 +49,7 @@ class Apgd:
     restarts: Count = 1
     loss: Literal["cross-entropy", "dlr", "dlr-targeted"] = "cross-entropy"
     targets: Count = 9
+    leak: Tolerance = 0.0
 
     @property
     def title(self) -> str:
@@ -58,7 +60,7 @@ class Apgd:
     def each(
         self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat | str, generators: Sequence[torch.Generator]
     ) -> Tensor:
-        with checked(model, x, y, threat) as threat, borrowed(model):
+        with checked(model, x, y, threat) as threat, borrowed(model), leaky_gradients(self.leak):
             runs = _Runs(self, model, self._targets(answers(model, x).shape[1]))
             restarts = runs.targets * self.restarts
             return until_broken(

@@ -32,7 +32,7 @@ from atent.threat import Threat
 EXAMPLES = 100
 QUERIES = 300
 NOTABLE = 0.02  # of the images: two of a hundred may be chance
-LEAKING = Pgd(steps=20, reach=13.0, decay=0.05, start="corner", leak=0.001)  # docs/search.md, units that are off
+LEAK = 0.001  # the derivative of ReLU where it is off: docs/search.md
 
 
 @dataclass(frozen=True)
@@ -214,14 +214,12 @@ def check_attacks(sample: Sample) -> Iterator[str]:
 def _off(sample: Sample) -> str:
     """Of how many pixels units that are off hide the gradient, as a part of a sentence; empty if of few."""
     corner = sample.threat.sample(sample.x, derive(sample.seed, "corner", device=sample.x.device), "corner")
-    zero, with_leak = (_zeros(sample, corner, leak) for leak in (0.0, LEAKING.leak))
+    zero, with_leak = (_zeros(sample, corner, leak) for leak in (0.0, LEAK))
     if zero - with_leak < 0.1:
         return ""
-    fields = ("steps", "reach", "decay", "start", "leak")
-    settings = " ".join(f"--set {name}={getattr(LEAKING, name)}" for name in fields)
     return (
         f"; {100 * zero:.0f} % of the pixels have a gradient of exactly 0, {100 * (zero - with_leak):.0f} % because a "
-        f"ReLU is off: attack with --attack pgd {settings}, too"
+        f"ReLU is off: attack with --attack apgd --set leak={LEAK:g}, too"
     )
 
 

@@ -20,7 +20,10 @@ from atent.methods import Count, Scale, Whole, explain
 from atent.threat import Threat
 
 ABOUT = ("version", "classes", "checksum", "confidence")  # in a header, but not settings: they do not change the attack
-ADDED = {"pgd": {"decay": 1.0, "leak": 0.0}}  # fields of attacks that older rows do not have, and what they stand for
+ADDED = {  # fields of attacks that older rows do not have, and the values with which these are what they were
+    "pgd": {"decay": 1.0, "leak": 0.0},
+    "apgd": {"leak": 0.0},
+}
 SEALED = {"checksum": "sha256"}  # in the header of a file whose batches end with checksums
 _SURROGATE = re.compile(rb"\\ud[89a-f][0-9a-f]{2}")  # in names that are not UTF-8; pydantic does not accept them
 _CHECKSUM = re.compile(rb'(.*)"sha256": "([0-9a-f]{16})"\}\n')
