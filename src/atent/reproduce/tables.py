@@ -144,7 +144,6 @@ TABLE3 = Table(
             "cifar10-linf-pgd-at",
             CIFAR,
             (87.30, 47.04, None, 49.27),
-            MAIN,
             weights="last",
         ),
         row("PGD-AT, early stopped", "cifar10-linf-pgd-at", CIFAR, (None, 56.80), MAIN),
