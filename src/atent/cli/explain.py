@@ -24,6 +24,7 @@ MEANINGS = {
     "hinge": "the largest margin that is trained for, in radii of the threat",
     "eta": "weight of the entropy of the mean prediction",
     "label_smoothing": "share of the label that is spread over all classes",
+    "leak": "derivative of ReLU where it is off, in the search",
     "least": "the smallest radius of the search, in radii of the threat",
     "loss": "what the attack increases",
     "lr": "learning rate, multiplied by the schedule",
