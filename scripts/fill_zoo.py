@@ -22,7 +22,7 @@ from atent.data.published import SOURCES
 from atent.errors import UserError
 from atent.evaluation.trained import find_weights, load, recipe_inside
 from atent.export.card import Described, results_of, without_places
-from atent.models import MODELS
+from atent.models import is_built_in
 from atent.models.weights import read_weights, weights_hash
 from atent.storage.files import read_json, save_tensors, write_atomically, write_json
 from atent.storage.run import Run
@@ -41,7 +41,7 @@ def add(run: Path, name: str) -> Entry:
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise UserError(f"--name {name!r}; allowed: small letters, digits and hyphens, such as mnist-linf")
     weights, recipe = find_weights(run)
-    if recipe is None or recipe.model not in MODELS or recipe.data not in SOURCES:
+    if recipe is None or not is_built_in(recipe.model) or recipe.data not in SOURCES:
         raise UserError(f"{run} is not a run with a network of ours on a published data set")
     shared, entries = without_places(recipe), read_index()
     halves = {key: _halved(key, tensor) for key, tensor in read_weights(weights).items()}
@@ -92,7 +92,7 @@ def canonical(content: bytes) -> bytes:
 
 
 def _copy_training(run: Path, folder: Path, recipe: dict[str, object]) -> None:
-    """The recipe, the log and the environment of the training, without the place of the data on this machine."""
+    """The recipe, the log, the members and the environment of a training, without the place of the data here."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "recipe.json", recipe)
     if not run.is_dir():
@@ -100,6 +100,8 @@ def _copy_training(run: Path, folder: Path, recipe: dict[str, object]) -> None:
     source, target = Run(run), Run(folder)
     if source.log.exists():
         shutil.copyfile(source.log, target.log)
+    if source.members.exists():
+        shutil.copyfile(source.members, target.members)
     if source.environment_file.exists():
         words = json.dumps(read_json(source.environment_file), indent=2) + "\n"
         write_atomically(target.environment_file, re.sub(r"(--data-dir[ =])[^ \"]+", r"\1DATA", words).encode())

@@ -46,6 +46,7 @@ from atent.losses import margin as margin
 from atent.losses import soft_margin as soft_margin
 from atent.losses import targeted_dlr as targeted_dlr
 from atent.models import MODELS as MODELS
+from atent.models import Ensemble as Ensemble
 from atent.models import Shape as Shape
 from atent.models import Standardize as Standardize
 from atent.network import logits_only as logits_only
@@ -54,6 +55,7 @@ from atent.recipe import load_recipe as load_recipe
 from atent.smoothing.smoothed import Smoothed as Smoothed
 from atent.smoothing.stopping import Smoothing as Smoothing
 from atent.threat import Threat as Threat
+from atent.training.ensemble import ensemble as ensemble
 from atent.training.fit import fit as fit
 from atent.training.options import TrainingOptions as TrainingOptions
 from atent.training.train import Training as Training

@@ -73,6 +73,7 @@ class Recipe(BaseModel):
     batch: Count = 128
     seed: Seed = 0
     validation: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] | Literal["auto"] = "auto"
+    validation_seed: Seed | None = None
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     resize: Side | None = None
     white: Annotated[int, Field(ge=1, le=65535)] | None = None
@@ -170,6 +171,11 @@ class Recipe(BaseModel):
             if part not in self._made:
                 self._made[part] = make_one(getattr(self, part))
         return Methods(**self._made)
+
+    @property
+    def split_seed(self) -> int:
+        """The seed that decides which images are held out."""
+        return self.seed if self.validation_seed is None else self.validation_seed
 
     @property
     def chosen_by(self) -> Choice:

@@ -21,6 +21,7 @@ from atent.cli import (
     certify,
     compare,
     data,
+    ensemble,
     export,
     lists,
     plan,
@@ -71,6 +72,7 @@ app.command("compare", short_help="Compare runs image by image.")(compare.compar
 app.command("report", short_help="Write a report of runs as one HTML file.")(report.report)
 app.command("verify", short_help="Check again what the rows of a run claim.")(verify.verify)
 app.command("reproduce", short_help="Make a table or figure of the ATENT paper.")(reproduce.reproduce)
+app.command("ensemble", short_help="Make one network of several trained ones.")(ensemble.ensemble)
 app.command("export", short_help="Write a network for other programs: Hugging Face, ONNX.")(export.export)
 app.command("zoo", short_help="List pretrained networks, or print a model card.")(zoo.zoo)
 app.command("list", short_help="List recipes, models, methods and data sets.")(lists.list_names)

@@ -9,6 +9,7 @@ from typing import Any
 from atent.data.given import GIVEN
 from atent.data.published import SOURCES
 from atent.evaluation.estimate import estimates
+from atent.models.ensemble import in_ensemble
 from atent.recipe import Recipe
 from atent.report.records import Record, records
 from atent.report.tables import finished
@@ -70,7 +71,9 @@ class Described:
         channels, height, width = self.image
         pixels = f"{height} x {width} pixels, {channels} channel{'s' * (channels > 1)}"
         smoothed = f", smoothed with noise of deviation {self.recipe.smooth:g}" if self.recipe.smooth else ""
-        network = f"`{self.recipe.model}` with {self.parameters:,} parameters{smoothed}"
+        several = in_ensemble(self.recipe.model)
+        kind = f"An ensemble of {several[0]} networks, `{self.recipe.model}`," if several else f"`{self.recipe.model}`"
+        network = f"{kind} with {self.parameters:,} parameters{smoothed}"
         return (
             f"{network}, for the {len(self.classes)} classes of {self.recipe.data} ({pixels}). Trained by atent with "
             f"the defense `{self.recipe.defense['name']}` against `{self.recipe.threat}`. It takes pixels in [0, 1] "
@@ -100,7 +103,8 @@ class Described:
         methods = " ".join(str(record["method"]).lower() for record in self.found)
         if not any(name in methods for name in GRADIENT_FREE):
             yield "No attack without gradients was run: masked gradients would not be noticed."
-        yield "One training with one seed."
+        several = in_ensemble(self.recipe.model)
+        yield f"One ensemble of {several[0]} trainings." if several else "One training with one seed."
 
     def _training(self) -> str:
         settings = json.dumps(self.recipe.model_dump(mode="json"), indent=2)

@@ -1,6 +1,7 @@
 """Networks: `MODELS[name](shape)` builds one with random weights; also users' own networks, and weights from files."""
 
-from atent.models.build import MODELS
+from atent.models.build import MODELS, is_built_in
+from atent.models.ensemble import Ensemble
 from atent.models.lenet import LeNet
 from atent.models.lenet5 import LeNet5
 from atent.models.outside import is_users, outside_model
@@ -12,6 +13,7 @@ from atent.network import Shape
 
 __all__ = [
     "MODELS",
+    "Ensemble",
     "LeNet",
     "LeNet5",
     "ResNet",
@@ -21,6 +23,7 @@ __all__ = [
     "Standardized",
     "WideCnn",
     "WideResNet",
+    "is_built_in",
     "is_users",
     "outside_model",
 ]

@@ -12,7 +12,7 @@ from atent.data.given import GIVEN
 from atent.evaluation.estimate import Estimated
 from atent.evaluation.suites import SUITES
 from atent.methods import is_imported, parse_setting, written_out
-from atent.models import MODELS, is_users
+from atent.models import is_built_in, is_users
 from atent.page.gather import Found
 from atent.storage.run import Run
 from atent.zoo.index import is_zoo, name_of, read_index
@@ -134,7 +134,7 @@ def _target(found: Found, header: Mapping[str, Any], command: str) -> str:
     model, data = str(header["model"]), str(header["data"])
     if is_zoo(model):
         return shlex.join(["atent", command, model, "--data", data])
-    if data.endswith(GIVEN) or not (model in MODELS or is_imported(model)):
+    if data.endswith(GIVEN) or not (is_built_in(model) or is_imported(model)):
         return ""
     if not found.recipe:
         if is_users(model):

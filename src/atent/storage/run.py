@@ -47,6 +47,11 @@ class Run:
         return self.folder / "data.json"
 
     @property
+    def members(self) -> Path:
+        """Of which networks an ensemble consists; other runs do not have this file."""
+        return self.folder / "members.json"
+
+    @property
     def board(self) -> Path:
         return self.folder / "tensorboard"
 

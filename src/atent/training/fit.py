@@ -62,11 +62,13 @@ def fit(
     recipe.rates.rate(0.0, recipe.epochs)  # a user's own schedule is refused before any work
     if model is not None:
         recipe = recipe.model_copy(update={"model": f"{type(model).__module__}.{type(model).__qualname__}{OBJECT}"})
+    if run.members.exists():
+        raise UserError(f"{run.folder} is an ensemble of trained networks; allowed: another folder, with --weights")
     if run.recipe_file.exists():
         recipe = recipe.resuming(recipe_of(run))
         recipe.check_same(recipe_of(run), run.folder)
     data = training_data(recipe, Path(data_dir) if data_dir else None, given, run)
-    train, held = hold_out(data.images("train"), recipe.validation, derive(recipe.seed, "hold-out"))
+    train, held = hold_out(data.images("train"), recipe.validation, derive(recipe.split_seed, "hold-out"))
     held = held.take(slice(recipe.monitor_examples)).in_memory()
     stream = train.nbytes > ram_bytes() / 4 if how.stream is None else how.stream
     if not stream:
