@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from atent.attacks import make_attack
 from atent.attacks.protocols import PerImage, title_of
 from atent.data.dataset import load
-from atent.data.images import Images, hold_out
+from atent.data.images import Images
 from atent.evaluation.target import open_network
 from atent.losses import margin
 from atent.network import answers, counted, predict
@@ -35,6 +35,7 @@ from atent.randomness import derive
 from atent.recipe import recipe_of
 from atent.storage.run import Run
 from atent.threat import Threat
+from atent.training.start import split
 
 ROWS = Path(__file__).parents[1] / "results" / "cascade.jsonl"
 FIRST: dict[str, Any] = {"name": "pgd", "steps": 40}
@@ -65,7 +66,7 @@ def held_out(network: str, data_dir: Path, count: int) -> Images:
     recipe = recipe_of(Run(Path(network))) if Path(network).is_dir() else None
     images = load(recipe.data if recipe else "mnist", "train", data_dir)
     if recipe:
-        _, images = hold_out(images, recipe.validation, derive(recipe.seed, "hold-out"))
+        _, images = split(recipe, images)
     return images.take(slice(len(images) - count, len(images)))
 
 

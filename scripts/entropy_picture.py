@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 
 LINES = (
-    Line("d5+t0.5", "5 shrinking steps, noise", BLUE, "o-"),
+    Line("d5+b32", "5 shrinking steps, batch 32", BLUE, "o-"),
     Line("d5", "5 shrinking steps", BLUE, "s--"),
     Line("d3+b32", "3 shrinking steps, batch 32", ORANGE, "^-"),
     Line("d3", "3 shrinking steps", ORANGE, "v--"),

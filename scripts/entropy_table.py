@@ -19,6 +19,9 @@ class Arm(NamedTuple):
     lr: float
     seeds: dict[int, Row]
 
+    def of(self, seeds: Iterable[int]) -> "Arm":
+        return self._replace(seeds={seed: self.seeds[seed] for seed in sorted(seeds)})
+
     def accuracy(self, measure: str) -> float:
         return statistics.fmean(mean(row["right"][measure]) for row in self.seeds.values())
 
@@ -67,6 +70,37 @@ def table(rows: list[Row], against: str | None, *, together: bool = False) -> st
             cells += [difference(arm, rival, main) if arm is not rival else ""]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
+    return "\n".join(lines)
+
+
+def by_noise(rows: Iterable[Row], searches: Iterable[str], rest: str, minutes: float, noise: str = "t0.5") -> str:
+    """What noise changes on MNIST: accuracy under `strong` of each SEARCH+REST, and of SEARCH+REST+NOISE.
+
+    Where both have common seeds, both columns are over these, at the learning rate with most of them; else the first
+    is over all its seeds. Of rates with as many seeds the table has the one that is more accurate without noise.
+    """
+    known = [row for row in rows if row["minutes"] == minutes and row["data"] == "mnist" and row["right"]]
+    arms = {(arm.name, arm.lr): arm for arm in collected(known)}
+    lines = ["| search | lr | images | seeds | without noise | with noise | difference |"]
+    lines += ["|---|---:|---:|---:|---:|---:|---:|"]
+    for search in searches:
+        pairs = []
+        for (name, lr), plain in arms.items():
+            if name == f"{search}+{rest}":
+                noisy = arms.get((f"{name}+{noise}", lr))
+                common = plain.seeds.keys() & noisy.seeds.keys() if noisy else set[int]()
+                pairs.append((len(common), len(plain.seeds), plain.accuracy("strong"), plain, noisy, common))
+        if not pairs:
+            continue
+        *_, plain, noisy, common = max(pairs, key=lambda pair: pair[:3])
+        if noisy and common:
+            plain, noisy = (arm.of(common) for arm in (plain, noisy))
+        some = next(iter(plain.seeds.values()))
+        failed = sum(row["failed"] is not None for row in plain.seeds.values())
+        seeds = f"{len(plain.seeds)}{f', {failed} failed' if failed else ''}"
+        cells = [f"`{search}`", f"{plain.lr:g}", f"{some['images']:,}", seeds, shown(plain, "strong")]
+        cells += [shown(noisy, "strong"), difference(noisy, plain, "strong")] if noisy and common else ["", ""]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

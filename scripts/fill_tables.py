@@ -33,9 +33,9 @@ COMPARED = RESULTS / "side-by-side"
 
 
 DEMO = tuple(curve.network for curve in robustness_curve.CURVES)
-SUMMARY = (  # the network of the TRADES authors, those of tables 1 and 2, and those of the zoo for CIFAR-10
+SUMMARY = (  # the network of the TRADES authors, that of Table 1, and networks of the zoo
     "trades-authors",
-    "reproduce/mnist-linf-atent",
+    "zoo/mnist-linf-four",
     "reproduce/mnist-l2-atent",
     "zoo/cifar10-linf",
     "zoo/cifar10-l2",
@@ -101,6 +101,11 @@ def arms() -> str:
     return entropy_table.table(list(read_rows(RESULTS / "entropy.jsonl")), "k10@20", together=True).strip()
 
 
+def by_noise() -> str:
+    rows = list(read_rows(RESULTS / "entropy.jsonl"))
+    return entropy_table.by_noise(rows, ["k10", "k5", "k3", "k2", "k1", "d5", "d3"], "b32", minutes=20)
+
+
 def leaked() -> str:
     return leaks.table(list(read_rows(leaks.ROWS)))
 
@@ -149,7 +154,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
         "two-sided": two_sided,
     },
     "docs/atent.md": {"ablation": ablated, "our result": result_sentence("atent")},
-    "docs/entropy.md": {"arms": arms},
+    "docs/entropy.md": {"arms": arms, "steps and noise": by_noise},
     "docs/search.md": {"searches": climbed, "leaks": leaked},
     "docs/paper-tables.md": {**{name: of_the_paper(name) for name in TABLES}, "one coordinate": pulled},
     "docs/zoo.md": {"networks": pretrained},

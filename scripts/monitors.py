@@ -29,15 +29,14 @@ from torch import Tensor, nn
 
 from atent.attacks import make_attack
 from atent.data.dataset import load
-from atent.data.images import Images, hold_out
+from atent.data.images import Images
 from atent.evaluation.attack import attack_batch
 from atent.losses import margin
 from atent.models.weights import load_weights
 from atent.network import answers, borrowed
-from atent.randomness import derive
 from atent.recipe import Recipe, load_recipe
 from atent.training.fit import fit
-from atent.training.start import make_model
+from atent.training.start import make_model, split
 from atent.training.state import State
 
 ROWS = Path(__file__).parents[1] / "results" / "monitors.jsonl"
@@ -136,7 +135,7 @@ def attacked(name: str, settings: Row, model: nn.Module, images: Images, indices
 def measure(given: argparse.Namespace) -> None:
     recipe, files = recipe_for(given.training), checkpoints(given.training, given.runs, given.data_dir)
     train = load(recipe.data, "train", given.data_dir)
-    _, held = hold_out(train, recipe.validation, derive(recipe.seed, "hold-out"))
+    _, held = split(recipe, train)
     held = held.take(slice(given.images))
     for epoch, file in reversed(list(enumerate(files, 1))):  # the late ones decide
         model = make_model(recipe, held)

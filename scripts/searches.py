@@ -11,7 +11,7 @@ from pathlib import Path
 
 from atent.ascent import ascend, last
 from atent.data.dataset import load
-from atent.data.images import Images, hold_out
+from atent.data.images import Images
 from atent.losses import cross_entropy
 from atent.machine import prepare
 from atent.models.weights import load_weights
@@ -19,7 +19,7 @@ from atent.progress import progress
 from atent.randomness import derive
 from atent.recipe import Recipe, load_recipe
 from atent.storage.files import read_rows, write_rows
-from atent.training.start import make_model
+from atent.training.start import make_model, split
 from atent.zoo.index import weights_file
 
 ROWS = Path(__file__).parents[1] / "results" / "searches.jsonl"
@@ -33,7 +33,7 @@ BATCH = 100
 def held_out(recipe: Recipe, data_dir: Path | None, examples: int) -> Images:
     """The first of the images that the training of this recipe held out."""
     images = load(recipe.data, "train", data_dir)
-    return hold_out(images, recipe.validation, derive(recipe.seed, "hold-out"))[1].take(slice(examples))
+    return split(recipe, images)[1].take(slice(examples))
 
 
 def rows_of(name: str, images: Images) -> list[dict[str, object]]:

@@ -88,6 +88,27 @@ def test_each_threat_has_its_table_and_its_own_first_arm_to_compare_with(scripts
     assert "+25.0" in line
 
 
+def test_noise_is_compared_over_the_seeds_that_both_have(scripts: tuple[ModuleType, ...]) -> None:
+    _, table, _ = scripts
+    rows = [
+        row("k3+b32", 0, "1111"),  # the better rate without noise, but there is no row with noise
+        row("k3+b32", 0, "1110", lr=0.03),
+        row("k3+b32", 1, "0000", lr=0.03),
+        row("k3+b32+t0.5", 0, "1111", lr=0.03),
+        row("k3+b32+t0.5", 2, "0000", lr=0.03),
+        row("k1+b32", 0, "1000") | {"failed": "collapsed"},
+        row("k1+b32", 1, "0000"),
+        row("k2+b32", 0, "1000", minutes=20),
+        row("k2+b32", 0, "1000") | {"right": {}},
+        row("k2+b32", 0, "1000") | {"data": "other"},
+    ]
+    _, _, *lines = table.by_noise(rows, ["k1", "k2", "k3", "k5"], "b32", 5).splitlines()
+    assert lines == [
+        "| `k1` | 0.05 | 1,000 | 2, 1 failed | 12.5 ± 12.5 |  |  |",
+        "| `k3` | 0.03 | 1,000 | 1 | 75.0 ± 21.7 | 100.0 ± 0.0 | +25.0 (images ± 25.0) |",
+    ]
+
+
 def test_a_learning_rate_that_was_not_chosen_is_left_out(scripts: tuple[ModuleType, ...]) -> None:
     _, table, _ = scripts
     text = table.table([row("k10", 0, "1100"), row("k10", 0, "1100", lr=0.03) | {"right": {}}], "k10")

@@ -9,7 +9,7 @@ from typing import Any
 from atent.data.given import GIVEN
 from atent.data.published import SOURCES
 from atent.evaluation.estimate import estimates
-from atent.models.ensemble import in_ensemble
+from atent.models.ensemble import members_of
 from atent.recipe import Recipe
 from atent.report.records import Record, records
 from atent.report.tables import finished
@@ -71,7 +71,7 @@ class Described:
         channels, height, width = self.image
         pixels = f"{height} x {width} pixels, {channels} channel{'s' * (channels > 1)}"
         smoothed = f", smoothed with noise of deviation {self.recipe.smooth:g}" if self.recipe.smooth else ""
-        several = in_ensemble(self.recipe.model)
+        several = members_of(self.recipe.model)
         kind = f"An ensemble of {several[0]} networks, `{self.recipe.model}`," if several else f"`{self.recipe.model}`"
         network = f"{kind} with {self.parameters:,} parameters{smoothed}"
         return (
@@ -103,8 +103,8 @@ class Described:
         methods = " ".join(str(record["method"]).lower() for record in self.found)
         if not any(name in methods for name in GRADIENT_FREE):
             yield "No attack without gradients was run: masked gradients would not be noticed."
-        several = in_ensemble(self.recipe.model)
-        yield f"One ensemble of {several[0]} trainings." if several else "One training with one seed."
+        several = members_of(self.recipe.model)
+        yield f"One ensemble of {several[0]} networks." if several else "One training with one seed."
 
     def _training(self) -> str:
         settings = json.dumps(self.recipe.model_dump(mode="json"), indent=2)

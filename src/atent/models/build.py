@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from atent.errors import UserError, reason_of
+from atent.errors import UserError, reason_of, unknown
 from atent.methods import look_up
-from atent.models.ensemble import MOST_MEMBERS, Ensemble, in_ensemble
+from atent.models.ensemble import MOST_MEMBERS, Ensemble, members_of
 from atent.models.lenet import LeNet
 from atent.models.lenet5 import LeNet5
 from atent.models.outside import is_library, outside_model, pretrained_model
@@ -37,21 +37,21 @@ OBJECT = " (a Python object)"  # end of the name of a network that was given as 
 
 def is_built_in(name: str) -> bool:
     """Whether the name is in MODELS, or that of an ensemble of such networks."""
-    several = in_ensemble(name)
+    several = members_of(name)
     return (several[1] if several else name) in MODELS
 
 
 def build_model(model: str | nn.Module, shape: Shape) -> nn.Module:
     """A network by built-in name, a user's `package.module:function`, `timm:resnet18` or `torchvision:resnet18`.
 
-    `4*NAME` is an ensemble of four such networks. Where the outputs of a named network have a field `logits`, it
-    returns that alone. A network that is given as an object is unchanged.
+    `4*small-cnn` is an ensemble of four built-in networks. Where the outputs of a named network have a field `logits`,
+    it returns that alone. A network that is given as an object is unchanged.
     """
     if isinstance(model, nn.Module):
         name, network = type(model).__name__, model
     else:
         name, network = model, _built(model, shape)
-        if model not in MODELS:
+        if not is_built_in(model):
             unwrap_logits(network)
     return _fitting(name, network, shape)
 
@@ -73,7 +73,7 @@ def _built(name: str, shape: Shape) -> nn.Module:
         raise UserError(
             f"the network was {name}; give it again: --model package.module:function, in Python model=network"
         )
-    if several := in_ensemble(name):
+    if several := members_of(name):
         return _ensemble(name, *several, shape)
     build: Callable[..., nn.Module] = outside_model(name) or look_up(MODELS, name, "model")
     try:
@@ -86,9 +86,11 @@ def _built(name: str, shape: Shape) -> nn.Module:
 
 
 def _ensemble(name: str, count: int, member: str, shape: Shape) -> nn.Module:
-    if not 2 <= count <= MOST_MEMBERS or in_ensemble(member):
-        raise UserError(f"model {name!r}; allowed: 2 to {MOST_MEMBERS} networks of one kind, such as 4*small-cnn")
-    return Ensemble(build_model(member, shape) for _ in range(count))
+    if not 2 <= count <= MOST_MEMBERS:
+        raise UserError(f"model {name!r} has {count} members; allowed: 2 to {MOST_MEMBERS}")
+    if member not in MODELS:
+        raise unknown("model in an ensemble", member, MODELS)
+    return Ensemble(MODELS[member](shape) for _ in range(count))
 
 
 def _wants_shape(build: Callable[..., nn.Module]) -> bool:

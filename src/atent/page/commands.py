@@ -17,13 +17,16 @@ from atent.page.gather import Found
 from atent.storage.run import Run
 from atent.zoo.index import is_zoo, name_of, read_index
 
+TRAINS = ("atent train ", "atent ensemble ")
 FLAGS = ("--compile", "--stream", "--in-memory", "--tensorboard")  # options of atent train without a value
 
 
 def training_commands(found: Found) -> list[str]:
     """The recorded commands, each once. A training by a script or in Python is repeated from its recipe."""
-    typed = [_as_typed(start) for start in found.starts if str(start.get("command", "")).startswith("atent train ")]
-    if typed or not found.recipe or str(found.recipe.get("data", "")).endswith(GIVEN):
+    made = [start for start in found.starts if str(start.get("command", "")).startswith(TRAINS)]
+    typed = [_as_typed(start) for start in made]
+    joined = Run(found.folder).members.exists()
+    if typed or joined or not found.recipe or str(found.recipe.get("data", "")).endswith(GIVEN):
         return list(dict.fromkeys(typed))
     recipe = Run(found.folder).recipe_file
     return [shlex.join(["atent", "train", str(recipe), "--out", f"{found.folder}-again"])]
@@ -153,14 +156,15 @@ def _of_weights(command: str, model: str, data: str) -> str:
 
 
 def _trained_into(found: Found) -> str:
-    """The folder that the last training command makes; empty if there is none."""
+    """The folder that the last training command, or that of an ensemble, makes; empty if there is none."""
     commands = training_commands(found)
     if not commands:
         return ""
     words = shlex.split(commands[-1])
-    if "--out" in words:
-        return words[words.index("--out") + 1]
-    given = [word.removeprefix("--out=") for word in words if word.startswith("--out=")]
+    option = "--to" if words[1] == "ensemble" else "--out"
+    if option in words:
+        return words[words.index(option) + 1]
+    given = [word.removeprefix(f"{option}=") for word in words if word.startswith(f"{option}=")]
     return given[0] if given else str(Path("runs") / Path(_recipe(words)).stem)
 
 

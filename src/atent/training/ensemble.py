@@ -1,24 +1,28 @@
 """One network of several trained ones, as a run that can be attacked, certified, compared and exported."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
 from atent.errors import UserError
 from atent.evaluation.trained import find_weights, load, run_of
 from atent.machine import environment
 from atent.methods import readable
+from atent.models.build import MODELS
 from atent.models.ensemble import MOST_MEMBERS, Ensemble
 from atent.models.standardize import Standardized
 from atent.models.weights import weights_hash
 from atent.progress import say
 from atent.recipe import Recipe
-from atent.storage.files import save_tensors, write_json
+from atent.storage.files import PART, save_tensors, write_json
 from atent.storage.run import Run
 
-SAME = ("model", "data", "threat", "standardize", "smooth", "resize", "white", "test_share")
+SEEDS = {"seed", "validation_seed"}  # the keys in which the recipes may differ
+ANY_NETWORKS = "in Python, atent.Ensemble joins any networks"
 
 
 class Member(NamedTuple):
@@ -28,62 +32,61 @@ class Member(NamedTuple):
     source: Run
     recipe: Recipe
     network: nn.Module
+    digest: str
+
+    @classmethod
+    def opened(cls, path: Path, data_dir: Path | None) -> "Member":
+        weights, recipe = find_weights(path)
+        if recipe is None or recipe.model not in MODELS:
+            made = f"has the network {recipe.model!r}" if recipe else "is no run or checkpoint of atent"
+            raise UserError(f"{path} {made}; allowed: runs with a network of atent list models; {ANY_NETWORKS}")
+        network = load(path, data_dir=data_dir)
+        return cls(str(path), run_of(path, weights), recipe, network, weights_hash(network))
 
     @property
-    def digest(self) -> str:
-        return weights_hash(self.network)
+    def record(self) -> dict[str, object]:
+        return {"run": self.name, "weights": self.digest, "recipe": self.recipe.model_dump(mode="json")}
 
 
 @readable
-def ensemble(runs: Sequence[str | Path], to: str | Path, *, data_dir: Path | None = None, trust: bool = False) -> Run:
+def ensemble(runs: Sequence[str | Path], to: str | Path, *, data_dir: Path | None = None) -> Run:
     """Write the run `to` whose network averages the log-probabilities of the networks of `runs`.
 
-    The runs have the same kind of network, data and threat; their seeds or defenses differ. The new run has the recipe
-    of the first one with `model = "4*small-cnn"` for four, and `members.json`, which tells their names, seeds and
-    weights. Members with the same key `validation_seed` hold out the same images, which are then held out of the
-    whole; a line tells where they do not.
+    The recipes of the runs differ in their seeds alone, and their networks are built-in ones. The new run has the
+    recipe of the first with `model = "4*small-cnn"` for four, and `members.json`, which has the name, the recipe and
+    the sha256 of the weights of each. The folder appears when it is complete.
 
     Args:
         runs: Run folders, checkpoints of ours or `zoo:NAME`.
         to: A new folder.
         data_dir: The folder of the data set; it is read only for images in .npz files, for their shape.
-        trust: Whether to import and run a `package.module:function` that the runs name.
     """
     if not 2 <= len(runs) <= MOST_MEMBERS:
         raise UserError(f"{len(runs)} runs for an ensemble; allowed: 2 to {MOST_MEMBERS}")
     run = Run(Path(to))
-    if run.recipe_file.exists() or run.last.exists():
-        raise UserError(f"{run.folder} is a run already; allowed: a new folder")
-    members = [_opened(Path(name), data_dir, trust=trust) for name in runs]
+    if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
+        raise UserError(f"{run.folder} exists already; allowed: a new folder")
+    members = [Member.opened(Path(name), data_dir) for name in runs]
     _check(members)
     first = members[0]
-    data = first.source.place_of(first.recipe.data)
-    recipe = first.recipe.model_copy(update={"model": f"{len(members)}*{first.recipe.model}", "data": data})
-    settings, known = recipe.model_dump(mode="json"), [_record(member) for member in members]
-    network = _joined([member.network for member in members])
-    run.folder.mkdir(parents=True, exist_ok=True)
-    save_tensors(run.best, network.state_dict(), {"recipe": settings, "members": known})
-    write_json(run.members, {"members": known})
-    run.begin(settings, environment(), first.source.data_record() or {})
-    if len({member.recipe.split_seed for member in members}) > 1 or not recipe.validation:
-        say("caution: no image is held out of all members; train them with the same validation_seed to have some")
+    model = f"{len(members)}*{first.recipe.model}"
+    recipe = first.recipe.model_copy(update={"model": model, "weights": None, "reset": (), "freeze": ()})
+    _write(run, recipe, members)
+    splits = {(member.recipe.validation, member.recipe.split_seed) for member in members}
+    if len(splits) > 1 or not recipe.validation:
+        say("caution: the members hold out different images, or none; the same validation_seed holds out the same ones")
     return run
 
 
-def _opened(path: Path, data_dir: Path | None, *, trust: bool) -> Member:
-    network = load(path, data_dir=data_dir, trust=trust)
-    weights, recipe = find_weights(path)
-    assert recipe is not None  # `load` refuses files without one
-    return Member(str(path), run_of(path, weights), recipe, network)
-
-
 def _check(members: Sequence[Member]) -> None:
-    first = members[0]
-    for member in members[1:]:
-        for key in SAME:
-            ours, other = getattr(first.recipe, key), getattr(member.recipe, key)
-            if ours != other:
-                raise UserError(f"{first.name} has {key} = {ours!r} and {member.name} {other!r}; allowed: the same")
+    """Refuse members that differ in more than their seeds, or do not differ at all."""
+    first, *others = members
+    for member in others:
+        if different := [key for key in member.recipe.different(first.recipe) if key not in SEEDS]:
+            names = f"{first.name} and {member.name} differ in {', '.join(different)}"
+            raise UserError(f"{names}; allowed: runs that differ in their seeds; {ANY_NETWORKS}")
+        if first.source.data_record() != member.source.data_record():
+            raise UserError(f"{first.name} and {member.name} were trained on different images; allowed: the same")
     seen: dict[str, str] = {}
     for member in members:
         if member.digest in seen:
@@ -91,8 +94,19 @@ def _check(members: Sequence[Member]) -> None:
         seen[member.digest] = member.name
 
 
-def _record(member: Member) -> dict[str, object]:
-    return {"run": member.name, "seed": member.recipe.seed, "weights": member.digest}
+def _write(run: Run, recipe: Recipe, members: Sequence[Member]) -> None:
+    """Write the run aside and rename its folder, so that a kill leaves no part of it under its name."""
+    source, known = members[0].source, {"members": [member.record for member in members]}
+    settings, network = recipe.model_dump(mode="json"), _joined([member.network for member in members])
+    aside = Run(run.folder.with_name(f".{run.folder.name}{PART}"))
+    shutil.rmtree(aside.folder, ignore_errors=True)  # left by a command that was killed
+    aside.begin({**settings, "data": source.place_of(recipe.data)}, environment(), source.data_record() or {})
+    write_json(aside.recipe_file, settings)  # with the data as the first run names it
+    write_json(aside.members, known)
+    save_tensors(aside.best, network.state_dict(), {"recipe": settings, **known})
+    if run.folder.exists():
+        run.folder.rmdir()
+    aside.folder.rename(run.folder)
 
 
 def _joined(networks: Sequence[nn.Module]) -> nn.Module:
@@ -103,12 +117,11 @@ def _joined(networks: Sequence[nn.Module]) -> nn.Module:
     inner = []
     for network in networks:
         assert isinstance(network, Standardized)  # their recipes have the same key `standardize`
-        if not all(map(_equal, first.standardize.buffers(), network.standardize.buffers())):
-            raise UserError("the runs standardize with other means or deviations; allowed: runs on the same images")
+        if not all(map(torch.equal, first.standardize.buffers(), network.standardize.buffers())):
+            raise UserError(
+                "the runs standardize with the means and deviations of different images, since each holds out its own; "
+                "allowed: runs with the same validation_seed"
+            )
         inner.append(network.network)
     first.network = Ensemble(inner)
     return first
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return bool((a == b).all())

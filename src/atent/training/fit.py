@@ -13,7 +13,7 @@ from torch import nn
 from atent.data.augmentation import AUGMENTATIONS
 from atent.data.dataset import DataSet
 from atent.data.given import Given
-from atent.data.images import Images, epoch_batches, hold_out
+from atent.data.images import Images, epoch_batches
 from atent.errors import Interrupted, UserError
 from atent.inputs import known
 from atent.machine import emulates_bf16, environment, ram_bytes
@@ -35,7 +35,7 @@ from atent.training.lines import kept_line, not_finite_line, progress_text
 from atent.training.loss_scale import NotFiniteError
 from atent.training.options import TrainingOptions
 from atent.training.recovery import FailedError, fail, is_good, is_lost, keep_first, take_back
-from atent.training.start import initial_state, load_start, training_data
+from atent.training.start import initial_state, load_start, split, training_data
 from atent.training.state import State, check_best
 from atent.training.step import adapt, train_step, with_memory
 from atent.training.tensorboard import board, no_board
@@ -68,7 +68,7 @@ def fit(
         recipe = recipe.resuming(recipe_of(run))
         recipe.check_same(recipe_of(run), run.folder)
     data = training_data(recipe, Path(data_dir) if data_dir else None, given, run)
-    train, held = hold_out(data.images("train"), recipe.validation, derive(recipe.split_seed, "hold-out"))
+    train, held = split(recipe, data.images("train"))
     held = held.take(slice(recipe.monitor_examples)).in_memory()
     stream = train.nbytes > ram_bytes() / 4 if how.stream is None else how.stream
     if not stream:

@@ -7,7 +7,7 @@ from torch import nn
 
 from atent.data.dataset import DataSet, open_data
 from atent.data.given import Given
-from atent.data.images import Images
+from atent.data.images import Images, hold_out
 from atent.data.published import SOURCES
 from atent.errors import UserError
 from atent.models.accelerated import accelerated
@@ -17,13 +17,18 @@ from atent.models.standardize import Standardized
 from atent.models.weights import freeze, load_pretrained, load_weights
 from atent.network import Shape
 from atent.optim.averaging import averaged
-from atent.randomness import derive_seed
+from atent.randomness import derive, derive_seed
 from atent.recipe import Recipe
 from atent.storage.run import Run
 from atent.training.loss_scale import LossScale
 from atent.training.options import TrainingOptions
 from atent.training.state import State
 from atent.training.step import new_memory
+
+
+def split(recipe: Recipe, images: Images) -> tuple[Images, Images]:
+    """The images that the recipe trains on, and those that it holds out."""
+    return hold_out(images, recipe.validation, derive(recipe.split_seed, "hold-out"))
 
 
 def make_model(recipe: Recipe, images: Images, network: nn.Module | None = None) -> nn.Module:
