@@ -102,6 +102,10 @@ def _copy_training(run: Path, folder: Path, recipe: dict[str, object]) -> None:
         shutil.copyfile(source.log, target.log)
     if source.members.exists():
         shutil.copyfile(source.members, target.members)
+        for k, member in enumerate(read_json(source.members)["members"]):
+            if (log := Run(Path(member["run"])).log).exists():
+                (folder / f"member-{k}").mkdir(exist_ok=True)
+                shutil.copyfile(log, Run(folder / f"member-{k}").log)
     if source.environment_file.exists():
         words = json.dumps(read_json(source.environment_file), indent=2) + "\n"
         write_atomically(target.environment_file, re.sub(r"(--data-dir[ =])[^ \"]+", r"\1DATA", words).encode())
